@@ -1,0 +1,1 @@
+"""Data without torch: descriptors, recipes, contracts, observations, verdicts, reports, and how they are serialised."""

@@ -1,0 +1,48 @@
+"""Arithmetic with the answer written in reverse, least significant digit first, so that carries flow as bytes do.
+
+Addition has two-digit operands. The two-step family multiplies a sum, (a + b) * c, in three sizes, of which the
+largest is meant to stay out of reach. The split is decided by the unordered operands: a held-out sum is held out in
+both orders and in every phrasing.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from quantaudit.probes.draft import Draft, cross, split_of
+
+ADDITION_FRAMES = ("{}+{}=", "add {} {}:", "sum {}+{}:", "{} plus {}:", "total {} {}:", "{} and {} make ")
+ADDITION_KINDS = tuple(f"{carry}, {band}" for carry in ("no carry", "carry") for band in ("low", "middle", "high"))
+ADDITION_CLUSTERS = cross(len(ADDITION_FRAMES), ADDITION_KINDS)
+
+TWO_STEP_FRAMES = ("({}+{})*{}=", "work ({}+{})*{}:", "find ({}+{})*{}:", "({}+{}) by {}:", "{}+{} then *{}:",
+                   "add {} {}, times {}:")  # fmt: skip
+# Lowest and highest first and second operand of each size.
+TWO_STEP_SIZES = {"1+1": (1, 9, 1, 9), "2+1": (10, 99, 1, 9), "2+2": (10, 99, 10, 99)}
+TWO_STEP_KINDS = tuple(f"{size}, {factor}" for size in TWO_STEP_SIZES for factor in ("small factor", "large factor"))
+TWO_STEP_CLUSTERS = cross(len(TWO_STEP_FRAMES), TWO_STEP_KINDS)
+
+
+def draw_addition(rng: Random) -> Draft:
+    """Draws a sum of two-digit numbers; kind = whether the units carry, and the band of the first operand."""
+    a, b = rng.randrange(10, 100), rng.randrange(10, 100)
+    frame = rng.randrange(len(ADDITION_FRAMES))
+    carry = "carry" if a % 10 + b % 10 > 9 else "no carry"
+    band = ("low", "middle", "high")[(a - 10) // 30]
+    split = split_of(f"{min(a, b)}+{max(a, b)}")
+    return Draft(ADDITION_FRAMES[frame].format(a, b), _reverse(a + b), f"{frame}/{carry}, {band}", split)
+
+
+def draw_two_step(rng: Random) -> Draft:
+    """Draws (a + b) * c; kind = size of the operands, and whether c is at most 5."""
+    size = rng.choice(tuple(TWO_STEP_SIZES))
+    low_a, high_a, low_b, high_b = TWO_STEP_SIZES[size]
+    a, b, c = rng.randint(low_a, high_a), rng.randint(low_b, high_b), rng.randrange(2, 10)
+    frame = rng.randrange(len(TWO_STEP_FRAMES))
+    cluster = f"{frame}/{size}, {'small' if c <= 5 else 'large'} factor"
+    split = split_of(f"({min(a, b)}+{max(a, b)})*{c}")
+    return Draft(TWO_STEP_FRAMES[frame].format(a, b, c), _reverse((a + b) * c), cluster, split)
+
+
+def _reverse(number: int) -> str:
+    return str(number)[::-1]

@@ -1,0 +1,225 @@
+"""The embedded model: its configuration, its curriculum, and the seeded program that trains it.
+
+`python -m quantaudit.training.embedded OUT` trains on the closed world and writes a resumable state; the same
+command goes on from that state with the same bits. Every step draws its items from a generator seeded by (seed,
+step), so a state needs to remember nothing but tensors and the step. Warm-up, a constant rate, then a linear decay
+to zero: runs that differ only in `num_steps` share all bits up to the first decay.
+
+The knowledge must live in the routed experts, or an audit of their quantization has nothing to see: the dense layer
+and the shared path are narrow, and facts take the largest share of the items.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from quantaudit.core.probe import ProbeSet, Split
+from quantaudit.core.site import Point, Site
+from quantaudit.model.config import LinearAttentionConfig, ModelConfig
+from quantaudit.model.balance import balance_histogram, count_residuals
+from quantaudit.model.initialize import initialize
+from quantaudit.model.lm import LanguageModel
+from quantaudit.model.packed import Packed, pack
+from quantaudit.model.tap import untapped
+from quantaudit.probes import tokenizer
+from quantaudit.probes.encoding import encode_pair
+from quantaudit.probes.world import World, build_probes, build_world, sample_train
+from quantaudit.training.state import load_state, save_state
+
+EMBEDDED_CONFIG = ModelConfig(
+    vocab_size=tokenizer.VOCAB_SIZE,
+    hidden_size=128,
+    num_hidden_layers=5,
+    num_attention_heads=6,
+    intermediate_size=128,
+    attn_res_block_size=3,
+    num_experts=64,
+    num_experts_per_token=4,
+    num_shared_experts=2,
+    moe_intermediate_size=32,
+    routed_expert_hidden_size=64,
+    q_lora_rank=32,
+    kv_lora_rank=32,
+    qk_nope_head_dim=32,
+    qk_rope_head_dim=16,
+    v_head_dim=32,
+    linear_attn_config=LinearAttentionConfig(full_attn_layers=(4, 5), num_heads=6, head_dim=32),
+    bos_token_id=tokenizer.BOS,
+    eos_token_id=tokenizer.EOS,
+    pad_token_id=tokenizer.PAD,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curriculum:
+    """How the embedded model is trained.
+
+    Attributes:
+        weights: Share of each family in the items.
+        num_steps: Optimizer steps, the decay included.
+        decay_steps: Length of the final linear decay.
+        micro_batches: Pieces a step's items are cut into after sorting by length.
+    """
+
+    seed: int = 0
+    num_steps: int = 6000
+    decay_steps: int = 1500
+    warmup_steps: int = 200
+    items_per_step: int = 96
+    micro_batches: int = 2
+    peak_rate: float = 2e-3
+    weight_decay: float = 0.02
+    clip_norm: float = 1.0
+    weights: dict[str, float] = field(
+        default_factory=lambda: {
+            "facts": 0.30,
+            "recall": 0.12,
+            "copying": 0.07,
+            "sorting": 0.08,
+            "addition": 0.13,
+            "restricted": 0.06,
+            "wrapped": 0.06,
+            "benign": 0.09,
+            "two-step": 0.05,
+            "long-recall": 0.04,
+        }
+    )
+
+    def rate(self, step: int) -> float:
+        """Returns the learning rate of the 0-based step."""
+        warm = min(1.0, (step + 1) / self.warmup_steps)
+        decay = min(1.0, (self.num_steps - step) / self.decay_steps)
+        return self.peak_rate * warm * decay
+
+
+def train(out: Path, curriculum: Curriculum, *, stop_after: int | None = None, report_every: int = 250) -> LanguageModel:
+    """Trains from the state in `out`, or from the start, and returns the model.
+
+    Args:
+        out: Folder of the resumable state; written every `report_every` steps.
+        curriculum: What to train on and for how long.
+        stop_after: Last step of this call; all when `None`.
+        report_every: Steps between states and lines on stderr.
+    """
+    world = build_world()
+    model = LanguageModel(EMBEDDED_CONFIG)
+    initialize(model, curriculum.seed)
+    optimizer = build_optimizer(model, curriculum)
+    step = load_state(out, model, optimizer)
+    probes = build_probes(world, Split.SELECT, 40)
+    began, first = time.monotonic(), step
+    while step < min(curriculum.num_steps, stop_after or curriculum.num_steps):
+        loss = _train_step(model, optimizer, world, curriculum, step)
+        step += 1
+        if step % report_every == 0 or step == curriculum.num_steps:
+            save_state(out, model, optimizer, step)
+            pace = (time.monotonic() - began) / (step - first)
+            scores = " ".join(f"{k} {v:.2f}" for k, v in family_accuracy(model, probes).items())
+            print(f"step {step} loss {loss:.3f} {pace:.2f} s/step | {scores}", file=sys.stderr, flush=True)
+    return model
+
+
+def build_optimizer(model: LanguageModel, curriculum: Curriculum) -> torch.optim.Optimizer:
+    """Returns AdamW; vectors (norms, A_log, dt_bias) do not decay."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": curriculum.weight_decay},
+        {"params": [p for p in trained if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, curriculum.peak_rate, (0.9, 0.98))
+
+
+def _train_step(
+    model: LanguageModel, optimizer: torch.optim.Optimizer, world: World, curriculum: Curriculum, step: int
+) -> float:
+    """Takes one optimizer step and one balancing step; returns the mean loss per answer token, nats."""
+    rng = random.Random(f"embedded/{curriculum.seed}/{step}")
+    families = rng.choices(list(curriculum.weights), list(curriculum.weights.values()), k=curriculum.items_per_step)
+    items = [sample_train(world, family, rng) for family in families]
+    sequences = sorted((encode_pair(i.prompt, i.response) for i in items), key=lambda s: len(s.tokens))
+    num_scored = sum(s.num_scored for s in sequences)
+    size = -(-len(sequences) // curriculum.micro_batches)
+    scores = RouterScores()
+    optimizer.zero_grad(set_to_none=True)
+    total = 0.0
+    for start in range(0, len(sequences), size):
+        batch = pack(sequences[start : start + size], torch.device("cpu"))
+        logits_MV = model(batch.tokens_N, batch.segments, tap=scores, selected_M=batch.selected_M)
+        loss = functional.cross_entropy(logits_MV, batch.target_M, reduction="sum") / num_scored
+        loss.backward()
+        total += float(loss.detach())
+    torch.nn.utils.clip_grad_norm_(model.parameters(), curriculum.clip_norm)
+    for group in optimizer.param_groups:
+        group["lr"] = curriculum.rate(step)
+    optimizer.step()
+    balance_routers(model, scores)
+    return total
+
+
+class RouterScores:
+    """A tap that keeps every layer's sigmoid scores of one optimizer step."""
+
+    def __init__(self) -> None:
+        self.by_layer: dict[int, list[Tensor]] = {}
+
+    def __call__(self, site: Site, value: Tensor) -> Tensor:
+        """Keeps router logits, as scores; returns the value as it is."""
+        if site.point is Point.ROUTER_LOGITS:
+            self.by_layer.setdefault(site.layer, []).append(torch.sigmoid(value.detach()))
+        return value
+
+
+@torch.no_grad()
+def balance_routers(model: LanguageModel, scores: RouterScores) -> None:
+    """Solves every router's bias for the step's scores (Quantile Balancing)."""
+    top_k = model.config.num_experts_per_token
+    for layer, parts in scores.by_layer.items():
+        bias_E = model.get_parameter(f"model.layers.{layer}.block_sparse_moe.gate.e_score_correction_bias")
+        histogram = count_residuals(torch.cat(parts), bias_E, top_k)
+        bias_E.copy_(balance_histogram(histogram, top_k))
+
+
+@torch.no_grad()
+def family_accuracy(model: LanguageModel, probes: ProbeSet, *, batch_size: int = 64) -> dict[str, float]:
+    """Returns, by family, the share of probes whose whole response is the greedy continuation."""
+    ordered = sorted(probes.probes, key=lambda p: len(p.prompt) + len(p.response))
+    hits: dict[str, list[bool]] = {family: [] for family in probes.families()}
+    for start in range(0, len(ordered), batch_size):
+        part = ordered[start : start + batch_size]
+        sequences = [encode_pair(p.prompt, p.response) for p in part]
+        batch = pack(sequences, torch.device("cpu"))
+        right = _greedy_hits(model, batch).split([s.num_scored for s in sequences])
+        for probe, hit in zip(part, right, strict=True):
+            hits[probe.family].append(bool(hit.all()))
+    return {family: sum(h) / len(h) for family, h in hits.items()}
+
+
+def _greedy_hits(model: LanguageModel, batch: Packed) -> Tensor:
+    """Returns, for every scored position, whether the target has the largest logit."""
+    logits_MV = model(batch.tokens_N, batch.segments, tap=untapped, selected_M=batch.selected_M)
+    return logits_MV.argmax(-1) == batch.target_M
+
+
+def main() -> None:
+    """Runs the program from the command line."""
+    parser = argparse.ArgumentParser(description="Train the embedded model, resumably.")
+    parser.add_argument("out", type=Path, help="folder of the resumable state")
+    parser.add_argument("--stop-after", type=int, default=None, help="last step of this call")
+    parser.add_argument("--steps", type=int, default=Curriculum().num_steps, help="steps of the whole run")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    train(args.out, Curriculum(num_steps=args.steps), stop_after=args.stop_after)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Simulated at the margin, where lo must be admitted at most alpha of the time: the promise that a verdict rests on.
+
+Every rate may exceed .05 by three Monte-Carlo standard errors and no more. The simulation calls the functions that
+the estimators are made of, on all replicates at once, and checks on a few that the public path says the same.
+
+Legend of shapes: R replicates, N probes, G clusters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from quantaudit.core.contract import Direction
+from quantaudit.core.decision import Outcome
+from quantaudit.stats.clustered import compute_moments, estimate_mean, satterthwaite
+from quantaudit.stats.contrast import estimate_contrast
+from quantaudit.stats.decide import decide
+from quantaudit.stats.proportion import estimate_flips, tango_statistic
+from quantaudit.stats.sample import gather
+from quantaudit.stats.student import t_cdf
+
+Array = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+
+ALPHA = 0.05
+NUM_REPLICATES = 20_000
+NUM_CHECKED = 25
+
+
+def limit(num_replicates: int) -> float:
+    return ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / num_replicates)
+
+
+def draw_clustered(rng: np.random.Generator, sizes: Sizes, icc: float, num: int = NUM_REPLICATES) -> Array:
+    """Draws (R, N) standard normal values that correlate by `icc` within clusters."""
+    effects = np.repeat(rng.standard_normal((num, len(sizes))), sizes, axis=1)
+    return math.sqrt(icc) * effects + math.sqrt(1 - icc) * rng.standard_normal((num, int(sizes.sum())))
+
+
+def names(sizes: Sizes) -> list[str]:
+    return [f"c{code:03d}" for code in np.repeat(np.arange(len(sizes)), sizes)]
+
+
+def layouts() -> list[tuple[str, Sizes]]:
+    """Lists equal and unequal cluster sizes for 5, 10 and 30 clusters."""
+    found = []
+    for num_clusters in (5, 10, 30):
+        index = np.arange(num_clusters)
+        found.append((f"{num_clusters}-equal", np.full(num_clusters, 8)))
+        found.append((f"{num_clusters}-ramp", 2 + 12 * index // (num_clusters - 1)))
+        found.append((f"{num_clusters}-alternating", np.where(index % 2 == 0, 14, 3)))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("icc", [0.0, 0.2, 0.6])
+@pytest.mark.parametrize(("name", "sizes"), layouts(), ids=[name for name, _ in layouts()])
+def test_clustered_means_at_the_margin_are_admitted_at_most_alpha(name: str, sizes: Sizes, icc: float) -> None:
+    margin = 0.5
+    values = margin + draw_clustered(np.random.default_rng(abs(hash(icc)) % 1000 + len(sizes)), sizes, icc)
+    moments = compute_moments(values, sizes)
+    df = satterthwaite(sizes, moments.icc)
+    p_admit = t_cdf((moments.mean - margin) / np.sqrt(moments.variance), df)
+    for row in range(NUM_CHECKED):
+        decision = decide(estimate_mean(gather(values[row], names(sizes))), direction=Direction.WORSE, margin=margin)
+        assert decision.p_admit == pytest.approx(p_admit[row], rel=1e-9)
+    rate = float(np.mean(p_admit <= ALPHA))
+    print(f"RATE mean {name} {icc} {rate:.4f}")
+    assert rate <= limit(NUM_REPLICATES)
+    # and it is not bought with a test that never admits
+    assert rate >= 0.035
+
+
+def flip_rates(sizes: Sizes, *, margin: float, better: float, icc: float, with_companion: bool, seed: int) -> float:
+    """Returns how often flips at the margin are admitted.
+
+    A probe flips to the worse where a normal margin passes a threshold, to the better where it falls below another;
+    `icc` is the correlation of these margins within clusters. With a companion, their own design effect is the least.
+    """
+    rng = np.random.default_rng(seed)
+    admitted = 0
+    chunk = 5000
+    for _ in range(NUM_REPLICATES // chunk):
+        latent = draw_clustered(rng, sizes, icc, chunk)
+        worse = latent > stats.norm.isf(better + margin)
+        values = worse.astype(np.float64) - (latent < stats.norm.ppf(better))
+        moments, companion = compute_moments(values, sizes), compute_moments(latent, sizes)
+        least = np.maximum(companion.variance / companion.independent_variance, 1) if with_companion else np.ones(chunk)
+        varies = moments.independent_variance > 0
+        safe = np.where(varies, moments.independent_variance, 1)
+        effect = np.maximum(np.where(varies, moments.variance / safe, 1), least)
+        discordant = np.mean(values != 0, axis=1)
+        df = np.where(discordant > 0, satterthwaite(sizes, moments.icc), np.inf)
+        statistic = tango_statistic(moments.mean, discordant, sizes.sum() / effect, margin)
+        p_admit = t_cdf(statistic, df)
+        for row in range(NUM_CHECKED // 5):
+            sample = gather(values[row], names(sizes))
+            estimate = estimate_flips(sample, least_design_effect=float(least[row]))
+            assert decide(estimate, direction=Direction.WORSE, margin=margin).p_admit == pytest.approx(
+                p_admit[row], rel=1e-9
+            )
+        admitted += int(np.sum(p_admit <= ALPHA))
+    return admitted / NUM_REPLICATES
