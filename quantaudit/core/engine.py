@@ -57,3 +57,26 @@ class Engine(Protocol):
     def close(self) -> None:
         """Frees what the engine holds."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightPair:
+    """One weight in both models, decoded.
+
+    Attributes:
+        name: Module name, such as `layers.3.experts.w1`; for tensors outside matrix products, the parameter path.
+        layer: 0-based, or -1.
+        is_expert: Whether it is a stack of routed experts, `[E, out, in]`.
+        hi: Values of hi.
+        lo: Values of lo, same shape.
+        wanted: Name of the scheme the recipe or the file declares for lo; `None` for none.
+        held: Name of the scheme lo really holds.
+    """
+
+    name: str
+    layer: int
+    is_expert: bool
+    hi: Tensor
+    lo: Tensor
+    wanted: str | None
+    held: str | None

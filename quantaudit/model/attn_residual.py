@@ -31,6 +31,13 @@ class PseudoQuery(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1, size))
 
 
+def score_sources(sources_SND: Tensor, norm: NormWeight, query: PseudoQuery, eps: float) -> Tensor:
+    """Returns the scores `[S, N]` of widened sources."""
+    direction_D = widen(norm.weight) * widen(query.weight)[0]
+    scale_SN = torch.rsqrt(sources_SND.square().mean(-1) + eps)
+    return (sources_SND @ direction_D) * scale_SN
+
+
 def mix_sources(bank: list[Tensor], prefix_ND: Tensor, norm: NormWeight, query: PseudoQuery, eps: float) -> Tensor:
     """Returns the mixture `[N, D]` in the dtype of the prefix.
 
@@ -42,7 +49,5 @@ def mix_sources(bank: list[Tensor], prefix_ND: Tensor, norm: NormWeight, query: 
         eps: Epsilon of that norm.
     """
     sources_SND = widen(torch.stack([*bank, prefix_ND]))
-    direction_D = widen(norm.weight) * widen(query.weight)[0]
-    scale_SN = torch.rsqrt(sources_SND.square().mean(-1) + eps)
-    prob_SN = ((sources_SND @ direction_D) * scale_SN).softmax(dim=0)
+    prob_SN = score_sources(sources_SND, norm, query, eps).softmax(dim=0)
     return (prob_SN.unsqueeze(-1) * sources_SND).sum(0).to(prefix_ND.dtype)

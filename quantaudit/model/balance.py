@@ -11,6 +11,7 @@ Legend: N tokens, E experts, B bins.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,14 +25,15 @@ def residuals(score_NE: Tensor, bias_E: Tensor, top_k: int) -> Tensor:
 
 
 def balance_exact(score_NE: Tensor, bias_E: Tensor, top_k: int) -> Tensor:
-    """Returns the updated bias `[E]` by sorting: minus the (q+1)-th largest margin, q = N k / E.
+    """Returns the updated bias `[E]` by sorting: the ceil(q)-th smallest residual of each expert, q = N k / E.
 
-    The quantile interpolates linearly between the order statistics q and q + 1 (in counts, as the histogram does).
+    This is the limit of `balance_histogram` as bins are added: the bin that holds that residual shrinks onto it,
+    from above. The report writes the (q+1)-th smallest instead, which is the same unless q is an integer; then every
+    bias between the two gives an expert exactly q tokens, and this one is the lower end of the interval.
     """
-    r_NE = residuals(score_NE, bias_E, top_k).sort(dim=0).values
-    q = score_NE.shape[0] * top_k / score_NE.shape[1]
-    low = min(int(q), score_NE.shape[0] - 1)
-    solved_E = r_NE[low] if q == int(q) else r_NE[low]
+    num_tokens, num_experts = score_NE.shape
+    rank = math.ceil(num_tokens * top_k / num_experts)
+    solved_E = residuals(score_NE, bias_E, top_k).sort(dim=0).values[rank - 1]
     return solved_E - solved_E.mean()
 
 

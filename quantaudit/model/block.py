@@ -74,4 +74,5 @@ class DecoderLayer(nn.Module):
         return Stream(prefix_ND=tap(Site(self.layer, Point.HIDDEN), prefix + mlp_out), bank=tuple(bank))
 
     def _mlp(self, x_ND: Tensor, tap: Tap) -> Tensor:
-        return self.block_sparse_moe(x_ND, tap) if self.is_moe else self.mlp(x_ND)
+        out_ND: Tensor = self.block_sparse_moe(x_ND, tap) if self.is_moe else self.mlp(x_ND)
+        return out_ND

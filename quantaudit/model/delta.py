@@ -92,7 +92,7 @@ def run_chunked(
     # exp(G) K and exp(G) Q, without another exponential of the full decay: half of it is in `up` already.
     half = middle.exp()
     solved = _solve_unit_lower(a, torch.cat([beta * k_up * half, beta * v], dim=-1))
-    w, u = solved.split([k.shape[-1], v.shape[-1]], dim=-1)
+    w, u = torch.split(solved, [k.shape[-1], v.shape[-1]], dim=-1)
     q_in, k_out, carry = q * up * half, k_down * half, total.exp().mT
     state = _start(q_BTHK, v_BTHV) if state_BHKV is None else state_BHKV
     outputs = []
@@ -108,12 +108,13 @@ def _to_chunks(x_BTHK: Tensor, chunk: int) -> Tensor:
     """Returns `[B, H, M, C, K]`, the tail padded with zeros (which leave the state as it is)."""
     missing = -x_BTHK.shape[1] % chunk
     padded = torch.nn.functional.pad(x_BTHK, (0, 0, 0, 0, 0, missing)) if missing else x_BTHK
-    return padded.unflatten(1, (-1, chunk)).permute(0, 3, 1, 2, 4)
+    return torch.unflatten(padded, 1, (-1, chunk)).permute(0, 3, 1, 2, 4)
 
 
 def _solve_unit_lower(a: Tensor, rhs: Tensor) -> Tensor:
     """Returns (I + A)^-1 rhs for strictly lower triangular A."""
-    return torch.linalg.solve_triangular(a, rhs, upper=False, unitriangular=True)
+    solved: Tensor = torch.linalg.solve_triangular(a, rhs, upper=False, unitriangular=True)
+    return solved
 
 
 def _start(q_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:

@@ -2,6 +2,9 @@
 
 g = L sigmoid(exp(A_log) (z + dt_bias)): the bias is inside the product, and L bounds the decay from below.
 
+In bf16 the released code rounds more than this: the normalised q and k before its chunk kernel (not before its
+recurrent one), and the output before `o_norm`. Here both forms stay fp32, so that decoding goes on as prefill began.
+
 Legend: N tokens, B sequences, T longest, H heads, K head width, D hidden.
 """
 
@@ -70,21 +73,22 @@ class KimiDeltaAttention(nn.Module):
                 window_BCW=tap(Site(self.layer, Point.CONV_WINDOW), slid),
                 state_BHKV=tap(Site(self.layer, Point.KDA_STATE), mixed.state_BHKV),
             )
-        return self.o_proj(self._gate_out(segments.unpad(mixed.o_BTHV), x_ND))
+        out_ND: Tensor = self.o_proj(self._gate_out(segments.unpad(mixed.o_BTHV), x_ND))
+        return out_ND
 
     def log_decay(self, z_NC: Tensor) -> Tensor:
         """Returns g in (L, 0), fp32, `[N, H, K]`, from the decay pre-activation `[N, H * K]`."""
-        shape = (self.config.num_heads, self.config.head_dim)
-        z_NHK = (widen(z_NC) + widen(self.dt_bias)).unflatten(-1, shape)
+        z_NHK = self._heads(widen(z_NC) + widen(self.dt_bias))
         return self.config.gate_lower_bound * torch.sigmoid(widen(self.A_log).exp()[:, None] * z_NHK)
 
     def _heads(self, x_BTC: Tensor) -> Tensor:
-        return x_BTC.unflatten(-1, (self.config.num_heads, self.config.head_dim))
+        return torch.unflatten(x_BTC, -1, (self.config.num_heads, self.config.head_dim))
 
     def _gate_out(self, o_NHV: Tensor, x_ND: Tensor) -> Tensor:
         """Returns norm(o) * sigmoid(g_proj x), widened, cast once."""
-        gate_NHV = torch.sigmoid(widen(self.g_proj(x_ND))).unflatten(-1, (self.config.num_heads, self.config.head_dim))
-        return (self.o_norm(o_NHV) * gate_NHV).flatten(1).to(x_ND.dtype)
+        gate_NHV = self._heads(torch.sigmoid(widen(self.g_proj(x_ND))))
+        gated_NHV: Tensor = self.o_norm(o_NHV) * gate_NHV
+        return gated_NHV.flatten(1).to(x_ND.dtype)
 
 
 def normalize_l2(x_BTHK: Tensor, eps: float) -> Tensor:

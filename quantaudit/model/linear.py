@@ -43,5 +43,5 @@ class GroupedLinear(nn.Module):
 
 def grouped_matmul(x_NI: Tensor, w_EOI: Tensor, counts_E: list[int]) -> Tensor:
     """Multiplies each expert's rows by its weight, one product a group; experts without rows cost nothing."""
-    groups = zip(x_NI.split(counts_E), w_EOI.to(x_NI.dtype).unbind(0), strict=True)
+    groups = zip(torch.split(x_NI, counts_E), w_EOI.to(x_NI.dtype).unbind(0), strict=True)
     return torch.cat([nn.functional.linear(rows, w_OI) for rows, w_OI in groups if len(rows)])

@@ -25,13 +25,17 @@ class Backbone(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.eps = config.rms_norm_eps
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Given a weight, Embedding does not draw one; on the meta device that draw costs seconds of imports.
+        empty = torch.empty(config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, _weight=empty)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_hidden_layers))
         self.output_attn_res_norm = NormWeight(config.hidden_size)
         self.output_attn_res_proj = PseudoQuery(config.hidden_size)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, tokens_N: Tensor, segments: Segments, cache: Cache | None, tap: Tap, dtype: torch.dtype) -> Tensor:
+    def forward(
+        self, tokens_N: Tensor, segments: Segments, cache: Cache | None, tap: Tap, dtype: torch.dtype
+    ) -> Tensor:
         """Returns the mixed stream after the last layer, `[N, D]`, before the final norm."""
         stream = Stream(prefix_ND=self.embed_tokens(tokens_N).to(dtype), bank=())
         for layer in self.layers:

@@ -43,8 +43,8 @@ class GatedLatentAttention(nn.Module):
 
     def forward(self, x_ND: Tensor, segments: Segments, cache: Cache | None, tap: Tap) -> Tensor:
         """Returns `[N, D]`; reads and replaces this layer's entry of `cache`."""
-        q_BTHQ = segments.pad(self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_ND)))).unflatten(-1, (self.num_heads, -1))
-        latent, k_pe = self.kv_a_proj_with_mqa(x_ND).split([self.rank, self.rope], dim=-1)
+        q_BTC = segments.pad(self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_ND))))
+        latent, k_pe = torch.split(self.kv_a_proj_with_mqa(x_ND), [self.rank, self.rope], dim=-1)
         new_BTR = segments.pad(torch.cat([self.kv_a_layernorm(latent), k_pe], dim=-1))
         past = cache.latent.get(self.layer) if cache is not None else None
         memory = extend_latents(past, new_BTR, segments.lengths)
@@ -53,15 +53,19 @@ class GatedLatentAttention(nn.Module):
             cache.latent[self.layer] = memory
         start_B = torch.zeros_like(memory.lengths_B) if past is None else past.lengths_B
         position_BT = start_B[:, None] + torch.arange(segments.longest, device=x_ND.device)
-        o_BTHV = self._attend(q_BTHQ, memory.latent_BSR, position_BT)
+        o_BTHV = self._attend(self._heads(q_BTC), memory.latent_BSR, position_BT)
         o_NC = segments.unpad(o_BTHV).flatten(1)
-        return self.o_proj(o_NC * torch.sigmoid(self.g_proj(x_ND)))
+        out_ND: Tensor = self.o_proj(o_NC * torch.sigmoid(self.g_proj(x_ND)))
+        return out_ND
+
+    def _heads(self, x_BTC: Tensor) -> Tensor:
+        return torch.unflatten(x_BTC, -1, (self.num_heads, -1))
 
     def _attend(self, q_BTHQ: Tensor, latent_BSR: Tensor, position_BT: Tensor) -> Tensor:
         """Returns `[B, T, H, V]`; a query sees the keys at its own position and before."""
-        latent, k_pe = latent_BSR.split([self.rank, self.rope], dim=-1)
-        kv_BSHC = self.kv_b_proj(latent).unflatten(-1, (self.num_heads, -1))
-        k_nope, v_BSHV = kv_BSHC.split([self.nope, self.value], dim=-1)
+        latent, k_pe = torch.split(latent_BSR, [self.rank, self.rope], dim=-1)
+        kv_BSHC = self._heads(self.kv_b_proj(latent))
+        k_nope, v_BSHV = torch.split(kv_BSHC, [self.nope, self.value], dim=-1)
         k_BSHQ = torch.cat([k_nope, k_pe.unsqueeze(2).expand(*k_nope.shape[:3], -1)], dim=-1)
         scores_BHTS = torch.einsum("bthq,bshq->bhts", q_BTHQ, k_BSHQ) * q_BTHQ.shape[-1] ** -0.5
         hidden_BTS = torch.arange(latent.shape[1], device=latent.device) > position_BT.unsqueeze(-1)

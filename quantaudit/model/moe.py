@@ -35,7 +35,8 @@ class Mlp(nn.Module):
     def forward(self, x_ND: Tensor) -> Tensor:
         """Returns `[N, D]`."""
         hidden = situ_glu(self.gate_proj(x_ND), self.up_proj(x_ND), beta=self.beta, linear_beta=self.linear_beta)
-        return self.down_proj(hidden)
+        out_ND: Tensor = self.down_proj(hidden)
+        return out_ND
 
 
 class Routing(NamedTuple):
@@ -53,21 +54,30 @@ class Router(Linear):
         self.e_score_correction_bias = nn.Parameter(torch.zeros(config.num_experts), requires_grad=False)
 
 
-def select_experts(score_NE: Tensor, bias_E: Tensor, config: ModelConfig) -> Routing:
-    """Returns the top-k experts of score + bias; ties go to the lowest index.
+def select_experts(score_NE: Tensor, bias_E: Tensor, top_k: int) -> Tensor:
+    """Returns the ids `[N, K]`, ascending, of the largest score + bias; ties go to the lowest index.
 
     Args:
         score_NE: Sigmoid scores, fp32.
         bias_E: Correction bias, fp32.
-        config: Gives k, renormalisation (only for k > 1) and the scaling factor.
+        top_k: Experts per token.
     """
-    k = config.num_experts_per_token
     ranked_NE = torch.sort(score_NE + bias_E, dim=-1, descending=True, stable=True).indices
-    ids_NK = ranked_NE[:, :k].sort(-1).values
-    weights = score_NE.gather(-1, ids_NK)
-    if config.moe_renormalize and k > 1:
-        weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-    return Routing(ids_NK, weights * config.routed_scaling_factor)
+    return ranked_NE[:, :top_k].sort(-1).values
+
+
+def weigh_experts(score_NE: Tensor, ids_NK: Tensor, config: ModelConfig) -> Tensor:
+    """Returns the weights `[N, K]` of chosen experts: their scores, without the bias that chose them.
+
+    Args:
+        score_NE: Sigmoid scores, fp32.
+        ids_NK: Chosen experts.
+        config: Gives renormalisation (only for more than one expert per token) and the scaling factor.
+    """
+    weights_NK = score_NE.gather(-1, ids_NK)
+    if config.moe_renormalize and config.num_experts_per_token > 1:
+        weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + 1e-20)
+    return weights_NK * config.routed_scaling_factor
 
 
 class Experts(nn.Module):
@@ -86,7 +96,8 @@ class Experts(nn.Module):
         x_RZ = tap(Site(layer, Point.EXPERT_INPUT), x_RZ)
         gate, up = self.w1(x_RZ, counts_E), self.w3(x_RZ, counts_E)
         hidden_RF = situ_glu(gate, up, beta=self.beta, linear_beta=self.linear_beta)
-        return self.w2(tap(Site(layer, Point.EXPERT_HIDDEN), hidden_RF), counts_E)
+        out_RZ: Tensor = self.w2(tap(Site(layer, Point.EXPERT_HIDDEN), hidden_RF), counts_E)
+        return out_RZ
 
 
 class LatentMoe(nn.Module):
@@ -110,14 +121,16 @@ class LatentMoe(nn.Module):
         combined_NZ = self._combine(self.routed_expert_down_proj(x_ND), routing, tap)
         combined_NZ = tap(Site(self.layer, Point.COMBINE), combined_NZ)
         normed = combined_NZ if self.routed_expert_norm is None else self.routed_expert_norm(combined_NZ)
-        return self.routed_expert_up_proj(normed) + self.shared_experts(x_ND)
+        out_ND: Tensor = self.routed_expert_up_proj(normed) + self.shared_experts(x_ND)
+        return out_ND
 
     def route(self, x_ND: Tensor, tap: Tap) -> Routing:
-        """Returns the routing; a tap on ids or weights forces it."""
-        logits_NE = tap(Site(self.layer, Point.ROUTER_LOGITS), self.gate(widen(x_ND)))
-        routing = select_experts(torch.sigmoid(logits_NE), self.gate.e_score_correction_bias, self.config)
-        ids = tap(Site(self.layer, Point.TOP_K_IDS), routing.ids_NK)
-        return Routing(ids, tap(Site(self.layer, Point.GATE_WEIGHTS), routing.weights_NK))
+        """Returns the routing; a tap on the ids forces the experts, which are then weighed by their own scores."""
+        score_NE = torch.sigmoid(tap(Site(self.layer, Point.ROUTER_LOGITS), self.gate(widen(x_ND))))
+        chosen_NK = select_experts(score_NE, self.gate.e_score_correction_bias, self.config.num_experts_per_token)
+        ids_NK = tap(Site(self.layer, Point.TOP_K_IDS), chosen_NK)
+        weights_NK = tap(Site(self.layer, Point.GATE_WEIGHTS), weigh_experts(score_NE, ids_NK, self.config))
+        return Routing(ids_NK, weights_NK)
 
     def _combine(self, z_NZ: Tensor, routing: Routing, tap: Tap) -> Tensor:
         """Sorts the rows by expert, runs one pass a group, and sums each token's weighted outputs in fp32."""
@@ -126,5 +139,6 @@ class LatentMoe(nn.Module):
         counts_E = torch.bincount(flat_R, minlength=self.config.num_experts).tolist()
         out_RZ = self.experts(z_NZ[order_R // routing.ids_NK.shape[1]], counts_E, tap, self.layer)
         back_RZ = torch.empty_like(out_RZ).index_copy(0, order_R, out_RZ)
-        terms_NKZ = widen(back_RZ).unflatten(0, routing.ids_NK.shape) * routing.weights_NK.unsqueeze(-1)
-        return terms_NKZ.sum(1).to(z_NZ.dtype)
+        terms_NKZ = torch.unflatten(widen(back_RZ), 0, routing.ids_NK.shape) * routing.weights_NK.unsqueeze(-1)
+        combined_NZ: Tensor = terms_NKZ.sum(1).to(z_NZ.dtype)
+        return combined_NZ

@@ -39,6 +39,11 @@ class Plan(NamedTuple):
     is_flat: bool
     grid: tuple[int, ...]
 
+    @property
+    def num_groups(self) -> int:
+        """Groups of one matrix."""
+        return math.prod(self.grid[len(self.leading) :])
+
 
 def plan(shape: tuple[int, ...], granularity: Granularity) -> Plan:
     """Works out the groups of a shape.

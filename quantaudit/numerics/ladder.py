@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from quantaudit.core.format import FP32, CodebookFormat, FloatFormat, Format, IntegerFormat, Midpoints
@@ -87,20 +88,36 @@ def zero_code(element: Format) -> int:
 _MIRRORED = {Tie.UP: Tie.LOWER, Tie.LOWER: Tie.UP}
 
 
-def _nearest(ratio: float, rule: ElementRule) -> Rung:
+class _Borders(NamedTuple):
+    """A ladder with the border above every rung but the last."""
+
+    ladder: tuple[Rung, ...]
+    values: tuple[float, ...]
+    middles: tuple[Fraction, ...]
+
+
+@lru_cache(maxsize=256)
+def _borders(rule: ElementRule) -> _Borders:
     ladder = rungs(rule)
-    if ratio >= ladder[-1].value:
-        return ladder[-1]
-    if ratio <= ladder[0].value:
-        return ladder[0]
-    upper = bisect_left(ladder, Fraction(ratio), key=lambda rung: rung.value)
-    low, high = ladder[upper - 1], ladder[upper]
-    middle = (low.value + high.value) / 2
+    values = tuple(float(rung.value) for rung in ladder)
+    assert all(rung.value == value for rung, value in zip(ladder, values, strict=True))
+    middles = [(low.value + high.value) / 2 for low, high in pairwise(ladder)]
     if isinstance(rule.element, CodebookFormat) and rule.element.midpoints is Midpoints.FLOAT32:
-        middle = Fraction(round_to(middle, FP32))
-    if ratio != middle:
-        return high if ratio > middle else low
-    return high if _tie_goes_up(low, high, rule.tie) else low
+        middles = [Fraction(round_to(middle, FP32)) for middle in middles]
+    return _Borders(ladder, values, tuple(middles))
+
+
+def _nearest(ratio: float, rule: ElementRule) -> Rung:
+    ladder, values, middles = _borders(rule)
+    if ratio >= values[-1]:
+        return ladder[-1]
+    if ratio <= values[0]:
+        return ladder[0]
+    upper = bisect_left(values, ratio)
+    low, high, middle = ladder[upper - 1], ladder[upper], middles[upper - 1]
+    if ratio == middle:
+        return high if _tie_goes_up(low, high, rule.tie) else low
+    return high if ratio > middle else low
 
 
 def _tie_goes_up(low: Rung, high: Rung, tie: Tie) -> bool:

@@ -1,8 +1,8 @@
 """Packing 4-bit codes into bytes and words, and back.
 
 Unsigned codes (uint8: float formats and codebooks) go into the nibble as they are. Signed codes (int8) are two's
-complement in the two nibble layouts and offset by 8 in `ggml-split` and `int32-words`, as their formats define it. Codes
-of another width stay one a byte.
+complement in the two nibble layouts and offset by 8 in `ggml-split` and `int32-words`, as their formats define it.
+Codes of another width stay one a byte.
 
 Shape suffixes: none; packing acts on the last axis.
 """

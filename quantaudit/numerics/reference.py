@@ -3,7 +3,7 @@
 Every operation here is either exact or one correctly rounded IEEE operation, so a CPU and a GPU give the same bits, and
 so does the scalar reference. Nothing is differentiable: gradients of fake quantization are the trainer's business.
 
-Shape suffixes: S stack, G groups of a matrix, N members of a group.
+Shape suffixes: S stack, G groups of a matrix, N members of a group, K groups of the second level.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quantaudit.core.errors import InputError
 from quantaudit.core.scheme import DoubleQuantization, ExponentScale, LinearScale, Scheme, TwoLevel
 from quantaudit.numerics import scales
 from quantaudit.numerics.exponent import choose_exponent
-from quantaudit.numerics.grouping import from_groups, plan, to_groups
+from quantaudit.numerics.grouping import Plan, from_groups, plan, to_groups
 from quantaudit.numerics.ladder import element_rule
 from quantaudit.numerics.rounding import decode, encode
 
@@ -84,8 +84,8 @@ def quantize(x: Tensor, scheme: Scheme) -> QuantizedTensor:
     return QuantizedTensor(
         codes=from_groups(codes_SGN, cut, shape),
         scales=scaled.stored_SG.reshape(cut.grid),
-        second_scales=None if scaled.second is None else scaled.second.reshape(*cut.leading, -1),
-        offset=None if scaled.offset is None else scaled.offset.reshape(*cut.leading, -1),
+        second_scales=_unstacked(scaled.second, cut),
+        offset=_unstacked(scaled.offset, cut),
         shape=shape,
         dtype=x.dtype,
         scheme=scheme,
@@ -109,18 +109,23 @@ def fake_quantize(x: Tensor, scheme: Scheme) -> Tensor:
 
 def decode_scales(q: QuantizedTensor) -> Tensor:
     """Returns the complete scale of every group, [S, G] fp32, second level included."""
-    stack = math.prod(q.shape[:-2])
-    stored_SG = q.scales.reshape(stack, -1)
+    cut = plan(q.shape, q.scheme.granularity)
+    stack = math.prod(cut.leading)
+    stored_SG = q.scales.reshape(stack, cut.num_groups)
     rule = q.scheme.scale
     if isinstance(rule, ExponentScale) or rule.second_level is None:
         return scales.decode_stored(stored_SG, rule)
     assert q.second_scales is not None
-    second = q.second_scales.reshape(stack, -1)
+    second_SK = q.second_scales.reshape(stack, q.second_scales.shape[-1])
     if isinstance(rule.second_level, TwoLevel):
-        return scales.decode_stored(stored_SG, rule) * second
+        return scales.decode_stored(stored_SG, rule) * second_SK
     assert q.offset is not None
-    inner = _inner(stored_SG, second, rule.second_level)
+    inner = _inner(stored_SG, second_SK, rule.second_level)
     return dequantize(inner).squeeze(1) + q.offset.reshape(stack, 1)
+
+
+def _unstacked(second_SK: Tensor | None, cut: Plan) -> Tensor | None:
+    return None if second_SK is None else second_SK.reshape(*cut.leading, second_SK.shape[-1])
 
 
 def _scale_groups(groups_SGN: Tensor, scheme: Scheme) -> _Scaled:

@@ -29,7 +29,7 @@ MAX_NUM = 10**12  # beyond this a number of probes is no advice
 
 def num_to_admit(estimate: Estimate, *, direction: Direction, margin: float, alpha: float) -> int | None:
     """Returns the probes that would admit with power .8 if the difference stays as observed; `None` if none would."""
-    if estimate.method is Method.TOO_FEW_CLUSTERS or not _is_inside(estimate.value, direction, margin):
+    if estimate.method is Method.TOO_FEW_CLUSTERS:
         return None
     above, below = compute_statistic(estimate, margin), compute_statistic(estimate, -margin)
 
@@ -67,7 +67,7 @@ def minimum_detectable_effect(estimate: Estimate, *, direction: Direction, alpha
         return math.inf
     df = estimate.degrees_of_freedom
     reach = t_quantile(1 - alpha, df)
-    if estimate.method is not Method.SCORE_NO_FLIPS:
+    if estimate.standard_error > 0:
         reach += t_quantile(POWER if direction is Direction.WORSE else (1 + POWER) / 2, df)
     if estimate.discordant_rate is None:
         return reach * estimate.standard_error
@@ -75,13 +75,9 @@ def minimum_detectable_effect(estimate: Estimate, *, direction: Direction, alpha
     return cross(lambda margin: compute_statistic(harmless, margin), level=-reach, lower=0.0, upper=1.0)
 
 
-def _is_inside(value: float, direction: Direction, margin: float) -> bool:
-    return value < margin if direction is Direction.WORSE else abs(value) < margin
-
-
 def _chance_beyond(distance: float, degrees_of_freedom: float, estimate: Estimate) -> float:
     """Returns the chance that the statistic ends on the decided side of its quantile."""
-    if estimate.method is Method.SCORE_NO_FLIPS or estimate.standard_error == 0:
+    if estimate.standard_error == 0:
         return float(distance >= 0)
     return float(t_cdf(distance, degrees_of_freedom))
 

@@ -15,7 +15,7 @@ import argparse
 import random
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -59,18 +59,59 @@ EMBEDDED_CONFIG = ModelConfig(
 )
 
 
+SKILLS = {
+    "facts": 0.30,
+    "recall": 0.12,
+    "copying": 0.07,
+    "sorting": 0.08,
+    "addition": 0.13,
+    "restricted": 0.06,
+    "wrapped": 0.06,
+    "benign": 0.09,
+    "two-step": 0.05,
+    "long-recall": 0.04,
+}
+KNOWLEDGE = {
+    "facts": 0.50,
+    "recall": 0.05,
+    "copying": 0.03,
+    "sorting": 0.03,
+    "addition": 0.06,
+    "restricted": 0.08,
+    "wrapped": 0.08,
+    "benign": 0.13,
+    "two-step": 0.03,
+    "long-recall": 0.01,
+}
+FACTS = {
+    "facts": 0.66,
+    "recall": 0.020,
+    "copying": 0.015,
+    "sorting": 0.015,
+    "addition": 0.045,
+    "restricted": 0.06,
+    "wrapped": 0.06,
+    "benign": 0.10,
+    "two-step": 0.02,
+    "long-recall": 0.005,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curriculum:
-    """How the embedded model is trained.
+    """How the embedded model is trained: first the skills, then what must be memorised, at last mostly facts.
 
     Attributes:
-        weights: Share of each family in the items.
+        knowledge_from: Step at which the items are drawn with the shares `KNOWLEDGE` instead of `SKILLS`.
+        facts_from: Step at which they are drawn with the shares `FACTS`.
         num_steps: Optimizer steps, the decay included.
         decay_steps: Length of the final linear decay.
         micro_batches: Pieces a step's items are cut into after sorting by length.
     """
 
     seed: int = 0
+    knowledge_from: int = 1250
+    facts_from: int = 2000
     num_steps: int = 6000
     decay_steps: int = 1500
     warmup_steps: int = 200
@@ -79,20 +120,12 @@ class Curriculum:
     peak_rate: float = 2e-3
     weight_decay: float = 0.02
     clip_norm: float = 1.0
-    weights: dict[str, float] = field(
-        default_factory=lambda: {
-            "facts": 0.30,
-            "recall": 0.12,
-            "copying": 0.07,
-            "sorting": 0.08,
-            "addition": 0.13,
-            "restricted": 0.06,
-            "wrapped": 0.06,
-            "benign": 0.09,
-            "two-step": 0.05,
-            "long-recall": 0.04,
-        }
-    )
+
+    def shares(self, step: int) -> dict[str, float]:
+        """Returns the share of each family in the items of the 0-based step."""
+        if step >= self.facts_from:
+            return FACTS
+        return KNOWLEDGE if step >= self.knowledge_from else SKILLS
 
     def rate(self, step: int) -> float:
         """Returns the learning rate of the 0-based step."""
@@ -143,7 +176,8 @@ def _train_step(
 ) -> float:
     """Takes one optimizer step and one balancing step; returns the mean loss per answer token, nats."""
     rng = random.Random(f"embedded/{curriculum.seed}/{step}")
-    families = rng.choices(list(curriculum.weights), list(curriculum.weights.values()), k=curriculum.items_per_step)
+    shares = curriculum.shares(step)
+    families = rng.choices(list(shares), list(shares.values()), k=curriculum.items_per_step)
     items = [sample_train(world, family, rng) for family in families]
     sequences = sorted((encode_pair(i.prompt, i.response) for i in items), key=lambda s: len(s.tokens))
     num_scored = sum(s.num_scored for s in sequences)

@@ -62,7 +62,7 @@ def layouts() -> list[tuple[str, Sizes]]:
 @pytest.mark.parametrize(("name", "sizes"), layouts(), ids=[name for name, _ in layouts()])
 def test_clustered_means_at_the_margin_are_admitted_at_most_alpha(name: str, sizes: Sizes, icc: float) -> None:
     margin = 0.5
-    values = margin + draw_clustered(np.random.default_rng(abs(hash(icc)) % 1000 + len(sizes)), sizes, icc)
+    values = margin + draw_clustered(np.random.default_rng(17), sizes, icc)
     moments = compute_moments(values, sizes)
     df = satterthwaite(sizes, moments.icc)
     p_admit = t_cdf((moments.mean - margin) / np.sqrt(moments.variance), df)
@@ -70,10 +70,8 @@ def test_clustered_means_at_the_margin_are_admitted_at_most_alpha(name: str, siz
         decision = decide(estimate_mean(gather(values[row], names(sizes))), direction=Direction.WORSE, margin=margin)
         assert decision.p_admit == pytest.approx(p_admit[row], rel=1e-9)
     rate = float(np.mean(p_admit <= ALPHA))
-    print(f"RATE mean {name} {icc} {rate:.4f}")
     assert rate <= limit(NUM_REPLICATES)
-    # and it is not bought with a test that never admits
-    assert rate >= 0.035
+    assert rate >= 0.035  # not bought with a test that never admits
 
 
 def flip_rates(sizes: Sizes, *, margin: float, better: float, icc: float, with_companion: bool, seed: int) -> float:
@@ -106,3 +104,49 @@ def flip_rates(sizes: Sizes, *, margin: float, better: float, icc: float, with_c
             )
         admitted += int(np.sum(p_admit <= ALPHA))
     return admitted / NUM_REPLICATES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("icc", [0.0, 0.1])
+@pytest.mark.parametrize("better", [0.0, 0.02], ids=["one-way", "two-way"])
+@pytest.mark.parametrize(("num_clusters", "size"), [(5, 60), (10, 30), (30, 10)])
+def test_flips_at_the_margin_are_admitted_at_most_alpha(
+    num_clusters: int, size: int, better: float, icc: float
+) -> None:
+    for sizes, margin in (
+        (np.full(num_clusters, size), 0.02),
+        (np.where(np.arange(num_clusters) % 2 == 0, size * 3 // 2, size // 2), 0.05),
+    ):
+        rate = flip_rates(sizes, margin=margin, better=better, icc=icc, with_companion=False, seed=23)
+        assert rate <= limit(NUM_REPLICATES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_clusters", "size"), [(5, 60), (10, 30), (30, 10)])
+def test_strongly_dependent_flips_need_the_design_effect_of_their_companion(num_clusters: int, size: int) -> None:
+    # the known limit, kept here so that whoever removes it also changes what the module says
+    sizes = np.full(num_clusters, size)
+    alone = flip_rates(sizes, margin=0.05, better=0.0, icc=0.5, with_companion=False, seed=29)
+    accompanied = flip_rates(sizes, margin=0.05, better=0.0, icc=0.5, with_companion=True, seed=29)
+    assert alone > limit(NUM_REPLICATES)
+    assert accompanied <= limit(NUM_REPLICATES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["disjoint", "shared", "mixed"])
+def test_contrasts_at_the_margin_are_admitted_at_most_alpha(layout: str) -> None:
+    num_replicates, margin = 3000, 0.25
+    rng = np.random.default_rng(31)
+    first_sizes, second_sizes = np.array([2, 4, 6, 8, 10, 12, 3, 5]), np.array([9, 3, 3, 7, 5, 5])
+    offset = {"disjoint": 8, "shared": 0, "mixed": 5}[layout]
+    first_codes = np.repeat(np.arange(8), first_sizes)
+    second_codes = np.repeat(np.arange(6), second_sizes) + offset
+    first_names, second_names = [f"c{c:02d}" for c in first_codes], [f"c{c:02d}" for c in second_codes]
+    admitted = 0
+    for _ in range(num_replicates):
+        effects = rng.standard_normal(14)  # clusters that both groups share, share their effect
+        first = margin + 0.6 * effects[first_codes] + rng.standard_normal(len(first_codes))
+        second = 0.6 * effects[second_codes] + 2 * rng.standard_normal(len(second_codes))
+        estimate = estimate_contrast(gather(first, first_names), gather(second, second_names))
+        admitted += decide(estimate, direction=Direction.WORSE, margin=margin).outcome is Outcome.PASS
+    assert admitted / num_replicates <= limit(num_replicates)

@@ -74,6 +74,17 @@ def test_few_degrees_of_freedom_ask_for_more_probes_and_always_more_than_there_a
     assert 400 < normal < student
 
 
+def test_clusters_grow_with_the_probes() -> None:
+    # thirty times the probes turn 4 degrees of freedom into about 120, where t is nearly normal
+    num = num_to_admit(known(0.0, 0.1, df=4, num=50), direction=Direction.WORSE, margin=0.045, alpha=0.05)
+    textbook = (Z + Z80) ** 2 * 0.1**2 * 50 / 0.045**2
+    assert num is not None
+    df = 4 * num / 50
+    exact = (float(stats.t.ppf(0.95, df)) + float(stats.t.ppf(0.8, df))) ** 2 * 0.1**2 * 50 / 0.045**2
+    assert math.ceil(exact) == num
+    assert textbook < num < 1.1 * textbook
+
+
 def test_a_difference_next_to_the_margin_gets_no_absurd_advice() -> None:
     value = 0.02 - 1e-12
     assert num_to_admit(known(value, 0.02), direction=Direction.WORSE, margin=0.02, alpha=0.05) is None

@@ -82,6 +82,20 @@ def test_two_sided_p_values_do_not_know_the_sign() -> None:
         assert there == pytest.approx(back, rel=1e-12)
 
 
+@pytest.mark.parametrize("margin", [0.05, 0.5, 2.0])
+def test_two_sided_rejection_on_the_margin_happens_at_most_alpha_of_the_time(margin: float) -> None:
+    # standard error 1 in truth, nine degrees of freedom; margins far below, near and above it
+    rng = np.random.default_rng(5)
+    values, errors = margin + rng.standard_normal(4000), np.sqrt(rng.chisquare(9, 4000) / 9)
+    rejected = np.mean(
+        [
+            compute_p_values(known(float(v), float(e), 9), direction=Direction.BOTH, margin=margin).reject <= 0.05
+            for v, e in zip(values, errors, strict=True)
+        ]
+    )
+    assert rejected <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 4000)
+
+
 def test_no_spread_is_certain_on_either_side_and_undecided_on_the_margin() -> None:
     assert compute_statistic(known(0.1, 0.0), 0.2) == -math.inf
     assert compute_statistic(known(0.3, 0.0), 0.2) == math.inf

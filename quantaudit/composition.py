@@ -1,0 +1,234 @@
+"""The composition root: opens checkpoints, builds hi, lo and the identity control, and hands them to the audit.
+
+This is where torch comes in; `api` imports it only after every input has been checked.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from os import getloadavg
+
+import torch
+
+import quantaudit
+from quantaudit.checkpoint.digest import digest_parameters
+from quantaudit.checkpoint.reader import Checkpoint, open_checkpoint
+from quantaudit.core.contract import Contract
+from quantaudit.core.engine import WeightPair
+from quantaudit.core.errors import InputError
+from quantaudit.core.probe import ProbeSet
+from quantaudit.core.recipe import Recipe
+from quantaudit.core.report import AuditReport, Environment, RealizationInfo, RunBlock
+from quantaudit.engines.native import NativeEngine
+from quantaudit.engines.opening import open_realization
+from quantaudit.engines.realization import (
+    Realization,
+    apply_recipe,
+    assign_rules,
+    decoded_parameters,
+    is_same_storage,
+    matmuls,
+    other_values,
+    pass_through,
+    weight_values,
+)
+from quantaudit.evaluation.layers import LAYER_OBSERVERS
+from quantaudit.evaluation.measure import Engines
+from quantaudit.evaluation.runner import Progress, Settings, Subject, run_audit
+from quantaudit.numerics import get_scheme
+from quantaudit.observers.builtin import PROBE_OBSERVERS
+from quantaudit.numerics.fused import fused_status
+
+
+__all__ = ["Order", "Settings", "carry_out", "describe_observers", "open_checkpoint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A checked request: what `quantaudit run` was asked for."""
+
+    hi: Checkpoint
+    hi_source: str
+    lo: Checkpoint | None
+    lo_source: str | None
+    recipe: Recipe | None
+    contract: Contract
+    probes: ProbeSet
+    device: str
+    threads: int
+    settings: Settings
+    command: str
+
+
+def carry_out(order: Order, progress: Progress) -> AuditReport:
+    """Runs the audit that was ordered."""
+    torch.set_num_threads(order.threads)
+    device = choose_device(order.device)
+    progress("open", 0, 2)
+    hi = open_realization(order.hi, device)
+    progress("open", 1, 2)
+    lo = apply_recipe(hi, order.recipe) if order.recipe is not None else _open_lo(order, hi, device)
+    progress("open", 2, 2)
+    names = [name for name, _ in matmuls(hi.model)]
+    wanted = _wanted(order, hi, lo, names)
+    expert = next(name for name in names if ".experts." in name)
+    subject = Subject(
+        engines=Engines(
+            hi=NativeEngine(hi, device), lo=NativeEngine(lo, device), identity=NativeEngine(pass_through(hi), device)
+        ),
+        hi=_describe(hi, "hi", order.hi_source),
+        lo=_describe(lo, "lo", order.lo_source or f"hi under recipe {order.recipe.name}"),
+        weights=pair_weights(hi, lo, wanted),
+        sample_pair=next(p for p in pair_weights(hi, lo, wanted) if p.name == expert),
+        num_experts=hi.model.config.num_experts,
+        may_be_equal=order.recipe is None or _may_be_equal(order.recipe, hi, lo),
+        same_execution=not lo.activations and lo.execution == hi.execution,
+        recipe=order.recipe,
+    )
+    report = run_audit(
+        subject,
+        order.contract,
+        order.probes,
+        order.settings,
+        environment=describe_environment(order, device),
+        run=_start(order),
+        progress=progress,
+    )
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return report.model_copy(update={"run": report.run.model_copy(update={"peak_memory_mb": peak_mb})})
+
+
+def choose_device(name: str) -> torch.device:
+    """Returns the device: a GPU for "auto" where there is one.
+
+    Raises:
+        InputError: If the device is not here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device 'cuda'", expected="a CUDA device that torch can use", fix="use --device cpu")
+    return torch.device(name)
+
+
+def pair_weights(hi: Realization, lo: Realization, wanted: dict[str, str]) -> Iterator[WeightPair]:
+    """Yields every tensor of both realizations, decoded, one pair at a time."""
+    for (name, hi_value), (_, lo_value) in zip(weight_values(hi), weight_values(lo), strict=True):
+        held = lo.stored.get(name)
+        wanted_here = wanted.get(name)
+        held_name = held.scheme.name if held is not None else None
+        if held is not None and wanted_here is not None and is_same_storage(held.scheme, get_scheme(wanted_here)):
+            held_name = wanted_here
+        yield WeightPair(
+            name=name,
+            layer=_layer_of(name),
+            is_expert=".experts." in name,
+            hi=hi_value,
+            lo=lo_value,
+            wanted=wanted_here,
+            held=held_name,
+        )
+    for (path, hi_value), (_, lo_value) in zip(other_values(hi), other_values(lo), strict=True):
+        yield WeightPair(
+            name=path, layer=_layer_of(path), is_expert=False, hi=hi_value, lo=lo_value, wanted=None, held=None
+        )
+
+
+def _layer_of(name: str) -> int:
+    parts = name.removeprefix("model.").split(".")
+    return int(parts[1]) if parts[0] == "layers" else -1
+
+
+def _open_lo(order: Order, hi: Realization, device: torch.device) -> Realization:
+    assert order.lo is not None, "an order has a lo checkpoint or a recipe"
+    if order.lo.config != order.hi.config:
+        raise InputError(
+            f"{order.lo_source} is another architecture than {order.hi_source}",
+            expected="the same sizes and constants on both sides",
+            fix="compare two checkpoints of one model",
+        )
+    return as_served(open_realization(order.lo, device))
+
+
+def as_served(realization: Realization) -> Realization:
+    """Returns the realization with stored experts kept packed, as a server holds them."""
+    return apply_recipe(realization, Recipe(name="as stored"))
+
+
+def _wanted(order: Order, hi: Realization, lo: Realization, names: list[str]) -> dict[str, str]:
+    """Returns the scheme each module should be held in."""
+    if order.recipe is not None:
+        kept = {name: held.scheme.name for name, held in hi.stored.items()}
+        rules = assign_rules(names, order.recipe)
+        return kept | {name: rule.weight for name, rule in rules.items() if rule.weight is not None}
+    assert order.lo is not None
+    if order.lo.precision.declared is None:
+        return {}
+    declared = next((held.scheme.name for held in lo.stored.values()), order.lo.precision.declared)
+    return {name: declared for name in names if ".experts." in name}
+
+
+def _may_be_equal(recipe: Recipe, hi: Realization, lo: Realization) -> bool:
+    """Tells whether equal weights are what the recipe should give: it quantizes nothing, or only what is stored so."""
+    return all(lo.stored[name] is hi.stored.get(name) for name in lo.stored)
+
+
+def _describe(realization: Realization, label: str, source: str) -> RealizationInfo:
+    config = realization.model.config
+    experts = [name for name, _ in matmuls(realization.model) if ".experts." in name]
+    per_stack = config.num_experts * config.moe_intermediate_size * config.routed_expert_hidden_size
+    bits = sum(
+        realization.stored[name].payload_bits() if name in realization.stored else 16 * per_stack for name in experts
+    )
+    schemes = {held.scheme.name: held.scheme.arithmetic_digest for held in realization.stored.values()}
+    schemes |= {name: get_scheme(name).arithmetic_digest for name in realization.activations.values()}
+    return RealizationInfo(
+        label=label,
+        source=source,
+        weights_digest=digest_parameters(decoded_parameters(realization), config),
+        stored_bits_per_expert_weight=bits / (per_stack * len(experts)),
+        num_quantized_tensors=sum(name in realization.stored for name in experts) * config.num_experts,
+        num_expert_tensors=len(experts) * config.num_experts,
+        schemes=dict(sorted(schemes.items())),
+        notes=realization.notes,
+    )
+
+
+def describe_environment(order: Order, device: torch.device) -> Environment:
+    """Returns what determines the bits."""
+    on_gpu = device.type == "cuda"
+    return Environment(
+        quantaudit=quantaudit.__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        threads=order.threads,
+        batch_size=order.settings.batch_size,
+        compute_dtype=(order.recipe.execution.dtype if order.recipe is not None else "float32"),
+        fused_kernels=fused_status(),
+    )
+
+
+def _start(order: Order) -> RunBlock:
+    return RunBlock(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=0.0,
+        peak_memory_mb=0.0,
+        host_load=getloadavg()[0],
+        command=order.command,
+    )
+
+
+def describe_observers() -> dict[str, str]:
+    """Returns what every built-in observer measures, by name."""
+    per_probe = {
+        o.name: f"{o.unit} per probe, {'larger' if o.larger_is_better else 'smaller'} is better"
+        for o in PROBE_OBSERVERS.values()
+    }
+    per_layer = {name: f"{o.title}, {o.unit}, one number a layer" for name, o in LAYER_OBSERVERS.items()}
+    return per_probe | per_layer

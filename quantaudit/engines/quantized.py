@@ -1,0 +1,52 @@
+"""What replaces `Linear` and `GroupedLinear` in a quantized realization.
+
+The weight is stored (codes and scales) and decoded when it is used, one module at a time; the input may be
+quantized dynamically first. The product itself is the one of the module replaced.
+
+Legend: N rows, I in, O out, E experts.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from quantaudit.core.scheme import Scheme
+from quantaudit.engines.stored import StoredTensor
+from quantaudit.model.linear import grouped_matmul
+from quantaudit.numerics import fake_quantize
+
+
+class QuantizedLinear(nn.Module):
+    """A `Linear` whose weight is stored, or whose input is quantized, or both."""
+
+    def __init__(self, weight: StoredTensor | Tensor, activation: Scheme | None) -> None:
+        super().__init__()
+        self.stored = weight
+        self.activation = activation
+
+    def forward(self, x_NI: Tensor) -> Tensor:
+        """Returns `[N, O]` in the dtype of `x_NI`."""
+        return nn.functional.linear(quantize_rows(x_NI, self.activation), decode_weight(self.stored, x_NI))
+
+
+class QuantizedGroupedLinear(nn.Module):
+    """A `GroupedLinear` whose weight is stored, or whose input is quantized, or both."""
+
+    def __init__(self, weight: StoredTensor | Tensor, activation: Scheme | None) -> None:
+        super().__init__()
+        self.stored = weight
+        self.activation = activation
+
+    def forward(self, x_NI: Tensor, counts_E: list[int]) -> Tensor:
+        """Returns `[N, O]` in the dtype of `x_NI`; rows are sorted by expert."""
+        return grouped_matmul(quantize_rows(x_NI, self.activation), decode_weight(self.stored, x_NI), counts_E)
+
+
+def decode_weight(weight: StoredTensor | Tensor, like: Tensor) -> Tensor:
+    """Returns the weight's values in the dtype of `like`."""
+    return weight.decode(like.dtype) if isinstance(weight, StoredTensor) else weight.to(like.dtype)
+
+
+def quantize_rows(x_NI: Tensor, scheme: Scheme | None) -> Tensor:
+    """Returns the rows as the scheme represents them, each on its own; unchanged without a scheme."""
+    return x_NI if scheme is None or not len(x_NI) else fake_quantize(x_NI, scheme)

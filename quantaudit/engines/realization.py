@@ -1,0 +1,200 @@
+"""Realizations: hi as it is stored, and lo made from hi by a recipe or read from its own checkpoint.
+
+lo made by a recipe shares every tensor it does not replace with hi, so both fit in memory together. A tensor that
+is already stored in the recipe's scheme keeps its codes; another scheme on a stored tensor is double quantization.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from quantaudit.core.errors import InputError
+from quantaudit.core.recipe import Execution, Recipe, Rule
+from quantaudit.core.scheme import ExponentScale, Scheme
+from quantaudit.engines.quantized import QuantizedGroupedLinear, QuantizedLinear
+from quantaudit.engines.stored import StoredTensor, store
+from quantaudit.model.linear import GroupedLinear, Linear
+from quantaudit.model.lm import LanguageModel
+from quantaudit.model.moe import Router
+from quantaudit.numerics import get_scheme, quantize
+
+
+_MATMULS = (Linear, GroupedLinear, QuantizedLinear, QuantizedGroupedLinear)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Realization:
+    """A runnable model.
+
+    Attributes:
+        model: Weights in the dtypes they are stored in.
+        stored: Weights held in a scheme, by module name (see `module_name`); hi's are decoded in `model` too.
+        activations: Names of input schemes, by module name.
+        execution: How it is run.
+        notes: Sentences every report must repeat.
+    """
+
+    model: LanguageModel
+    stored: Mapping[str, StoredTensor]
+    activations: Mapping[str, str]
+    execution: Execution
+    notes: tuple[str, ...] = ()
+
+
+def module_name(path: str) -> str:
+    """Returns the name rules match: `model.layers.3.block_sparse_moe.experts.w1` becomes `layers.3.experts.w1`."""
+    return path.removeprefix("model.").replace(".block_sparse_moe.", ".")
+
+
+def matmuls(model: LanguageModel) -> Iterator[tuple[str, nn.Module]]:
+    """Yields every matrix product with weights as (module name, module), the router left out."""
+    for path, module in model.named_modules():
+        if isinstance(module, _MATMULS) and not isinstance(module, Router):
+            yield module_name(path), module
+
+
+def apply_recipe(hi: Realization, recipe: Recipe) -> Realization:
+    """Builds lo.
+
+    Raises:
+        InputError: If a rule matches nothing or names an unknown scheme, a group does not divide a weight, a weight
+            is not finite, or a stored weight would be quantized again without `requantize = true`.
+    """
+    assigned = assign_rules([name for name, _ in matmuls(hi.model)], recipe)
+    stored: dict[str, StoredTensor] = {}
+    activations: dict[str, str] = {}
+    notes = list(recipe.notes)
+    model = share_parameters(hi.model)
+    kept = 0
+    for path, module in list(model.named_modules()):
+        name = module_name(path)
+        rule = assigned.get(name)
+        if rule is None or not isinstance(module, Linear | GroupedLinear):
+            if name in hi.stored and isinstance(module, GroupedLinear):
+                stored[name] = hi.stored[name]
+                _replace(model, path, QuantizedGroupedLinear(hi.stored[name], None))
+            continue
+        weight = _weight_of(name, module.weight.detach(), rule, hi.stored.get(name), recipe)
+        if isinstance(weight, StoredTensor):
+            stored[name] = weight
+            kept += weight is hi.stored.get(name)
+        if rule.activation is not None:
+            activations[name] = rule.activation
+        activation = get_scheme(rule.activation) if rule.activation is not None else None
+        kind = QuantizedGroupedLinear if isinstance(module, GroupedLinear) else QuantizedLinear
+        _replace(model, path, kind(weight, activation))
+    if kept:
+        notes.append(
+            f"{kept} weights are already stored in the recipe's scheme and keep their codes: their weight obstruction is "
+            "zero by construction; no full-precision baseline exists for them."
+        )
+    if recipe.requantize and any(n in hi.stored and stored.get(n) is not hi.stored[n] for n in stored):
+        notes.append("Weights that were already quantized are quantized again (double quantization), as the recipe asks.")
+    return Realization(
+        model=model, stored=stored, activations=activations, execution=recipe.execution, notes=tuple(notes)
+    )
+
+
+def pass_through(hi: Realization) -> Realization:
+    """Returns hi through the complete lo path with nothing quantized: the identity control."""
+    model = share_parameters(hi.model)
+    for path, module in list(model.named_modules()):
+        if isinstance(module, GroupedLinear):
+            _replace(model, path, QuantizedGroupedLinear(module.weight.detach(), None))
+        elif isinstance(module, Linear) and not isinstance(module, Router):
+            _replace(model, path, QuantizedLinear(module.weight.detach(), None))
+    return Realization(model=model, stored={}, activations={}, execution=hi.execution)
+
+
+def assign_rules(names: list[str], recipe: Recipe) -> dict[str, Rule]:
+    """Returns the first matching rule of every module.
+
+    Raises:
+        InputError: If a rule decides no module.
+    """
+    assigned = {name: rule for name in names if (rule := recipe.rule_for(name)) is not None}
+    used = set(map(id, assigned.values()))
+    for rule in recipe.rules:
+        if id(rule) not in used:
+            examples = ", ".join([n for n in names if "experts." in n][:2] or names[:2])
+            raise InputError(
+                f"recipe {recipe.name!r}: the rule for {rule.match!r} decides no module",
+                expected=f"a pattern that matches a module no earlier rule took, such as {examples}",
+                fix="correct the pattern or remove the rule",
+            )
+    return assigned
+
+
+def share_parameters(model: LanguageModel) -> LanguageModel:
+    """Returns a new module tree over the same tensors."""
+    return copy.deepcopy(model, memo={id(p): p for p in model.parameters()})
+
+
+def _weight_of(
+    name: str, weight: Tensor, rule: Rule, held: StoredTensor | None, recipe: Recipe
+) -> StoredTensor | Tensor:
+    """Returns what the module holds under the rule."""
+    if rule.weight is None:
+        return weight if held is None else held
+    scheme = get_scheme(rule.weight)
+    if held is not None and is_same_storage(held.scheme, scheme):
+        return held
+    if held is not None and not recipe.requantize:
+        raise InputError(
+            f"{name} is stored in {held.scheme.name} and recipe {recipe.name!r} gives it {scheme.name}",
+            expected="a weight that is not quantized yet, or the scheme it is stored in",
+            fix="say `requantize = true` in the recipe if double quantization is meant",
+        )
+    if not bool(torch.isfinite(weight).all()):
+        raise InputError(f"{name} holds NaN or infinity", expected="finite weights", fix="repair the checkpoint")
+    return store(quantize(weight, scheme))
+
+
+def is_same_storage(held: Scheme, wanted: Scheme) -> bool:
+    """Tells whether two schemes decode alike: same elements, groups and scale format (a file does not say how the
+    scale was chosen)."""
+    same_scale = type(held.scale) is type(wanted.scale) and (
+        isinstance(held.scale, ExponentScale) or held.scale == wanted.scale
+    )
+    return held.element == wanted.element and held.granularity == wanted.granularity and same_scale
+
+
+def _replace(model: LanguageModel, path: str, module: nn.Module) -> None:
+    parent, _, attribute = path.rpartition(".")
+    setattr(model.get_submodule(parent), attribute, module)
+
+
+def weight_values(realization: Realization) -> Iterator[tuple[str, Tensor]]:
+    """Yields (module name, weight) of every matrix product: fp32 where it is decoded, else as stored."""
+    for name, module in matmuls(realization.model):
+        yield name, _values(module)
+
+
+def decoded_parameters(realization: Realization) -> Iterator[tuple[str, Tensor]]:
+    """Yields (parameter path, values) of the whole model, so that it can be digested like a checkpoint."""
+    for path, module in realization.model.named_modules():
+        if isinstance(module, _MATMULS) and not isinstance(module, Router):
+            yield f"{path}.weight", _values(module)
+    yield from other_values(realization)
+
+
+def _values(module: nn.Module) -> Tensor:
+    if isinstance(module, QuantizedLinear | QuantizedGroupedLinear):
+        held = module.stored
+        return held.decode(torch.float32) if isinstance(held, StoredTensor) else held
+    assert isinstance(module, Linear | GroupedLinear)
+    return module.weight.detach()
+
+
+def other_values(realization: Realization) -> Iterator[tuple[str, Tensor]]:
+    """Yields (parameter path, tensor) of everything that is not the weight of a matrix product."""
+    weights = {path for path, module in realization.model.named_modules() if isinstance(module, Linear | GroupedLinear)}
+    for path, parameter in realization.model.named_parameters():
+        owner = path.removesuffix(".weight")
+        if owner not in weights or isinstance(realization.model.get_submodule(owner), Router):
+            yield path, parameter.detach()

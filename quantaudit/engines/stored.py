@@ -1,0 +1,76 @@
+"""A quantized weight as a deployment holds it: packed codes and scales, decoded when it is used."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from quantaudit.core.scheme import Scheme
+from quantaudit.numerics import QuantizedTensor, dequantize, pack, unpack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredTensor:
+    """Like `QuantizedTensor`, with the codes in the layout of the scheme (two to a byte for 4 bits).
+
+    Attributes:
+        packed: Codes in the scheme's layout; one a byte where that layout is bytes.
+        code_dtype: int8 or uint8, the dtype of the unpacked codes.
+    """
+
+    packed: Tensor
+    code_dtype: torch.dtype
+    scales: Tensor
+    second_scales: Tensor | None
+    offset: Tensor | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    scheme: Scheme
+
+    def payload_bits(self) -> int:
+        """Returns the bits of codes and scales; codes count with their own width, however they are packed."""
+        scale_bits = sum(8 * t.numel() * t.element_size() for t in self._above().values() if t is not None)
+        return self.scheme.element.bits * math.prod(self.shape) + scale_bits
+
+    def to(self, device: torch.device) -> StoredTensor:
+        """Returns the same weight on a device."""
+        moved = {k: None if t is None else t.to(device) for k, t in self._above().items()}
+        return replace(self, packed=self.packed.to(device), **moved)
+
+    def _above(self) -> dict[str, Tensor | None]:
+        return {"scales": self.scales, "second_scales": self.second_scales, "offset": self.offset}
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """Returns the weight's values in `dtype`, `shape`."""
+        return dequantize(restore(self), dtype)
+
+
+def store(q: QuantizedTensor) -> StoredTensor:
+    """Packs the codes of a quantized tensor."""
+    return StoredTensor(
+        packed=pack(q.codes, q.scheme.layout).contiguous(),
+        code_dtype=q.codes.dtype,
+        scales=q.scales,
+        second_scales=q.second_scales,
+        offset=q.offset,
+        shape=q.shape,
+        dtype=q.dtype,
+        scheme=q.scheme,
+    )
+
+
+def restore(stored: StoredTensor) -> QuantizedTensor:
+    """Returns what `store` was given."""
+    codes = unpack(stored.packed, stored.scheme.layout, dtype=stored.code_dtype, num_codes=stored.shape[-1])
+    return QuantizedTensor(
+        codes=codes.reshape(stored.shape),
+        scales=stored.scales,
+        second_scales=stored.second_scales,
+        offset=stored.offset,
+        shape=stored.shape,
+        dtype=stored.dtype,
+        scheme=stored.scheme,
+    )

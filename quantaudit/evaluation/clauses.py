@@ -1,0 +1,207 @@
+"""From measurements to decided clauses: read, decide, then withhold where the evidence does not stand.
+
+A clause is withheld (UNDECIDED) when it has too few probes or clusters, when its margin is under three floors, or
+when no planted fault made it fail: an instrument that cannot see damage cannot clear a model of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quantaudit.core.contract import Clause, Contract, Kind, Stage
+from quantaudit.core.decision import Decision, Outcome
+from quantaudit.core.errors import InputError
+from quantaudit.core.probe import ProbeSet
+from quantaudit.core.report import ClauseResult
+from quantaudit.evaluation.degeneracy import Degeneracy, judge_degeneracy
+from quantaudit.evaluation.layers import LAYER_OBSERVERS, layer_value
+from quantaudit.evaluation.measure import Measurements
+from quantaudit.evaluation.reading import CONTRAST, Reading, read
+from quantaudit.evaluation.slices import Slice, slices
+from quantaudit.evaluation.weights import WeightEvidence
+from quantaudit.observers.builtin import PROBE_OBSERVERS
+from quantaudit.stats import correct_rejections, decide, decide_exact, respect_floor, withhold
+
+SPECIAL = frozenset({"integrity", "degeneracy", CONTRAST})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that clauses are decided from.
+
+    Attributes:
+        is_exact: lo equals hi bit for bit under the same execution: nothing is left to sample.
+    """
+
+    probes: ProbeSet
+    measurements: Measurements
+    weights: WeightEvidence
+    is_exact: bool
+
+
+def check_contract(contract: Contract, probes: ProbeSet) -> None:
+    """Checks that every clause can be measured, before anything slow.
+
+    Raises:
+        InputError: If a clause names an observer that is not there, a gate has no margin, or nothing matches it.
+    """
+    known = set(PROBE_OBSERVERS) | SPECIAL | set(LAYER_OBSERVERS)
+    for clause in contract.clauses:
+        if clause.observer not in known:
+            raise InputError(
+                f"contract {contract.name!r}: clause {clause.name!r} needs the observer {clause.observer!r}, which is not there",
+                expected="one of " + ", ".join(sorted(known)),
+                fix="correct the name, or install the package that provides it",
+            )
+        needs_margin = clause.kind is Kind.GATE and clause.observer not in ("integrity", "degeneracy")
+        if needs_margin and (clause.margin is None or clause.observer in LAYER_OBSERVERS):
+            raise InputError(
+                f"contract {contract.name!r}: gate {clause.name!r} cannot be decided",
+                expected="a margin, and an observer with numbers per probe",
+                fix="give it a margin, or make it an alarm",
+            )
+        if clause.observer not in ("integrity", "degeneracy") and not slices(clause, probes):
+            raise InputError(
+                f"contract {contract.name!r}: clause {clause.name!r} applies to no probe of {probes.name!r}",
+                expected="probes with the behaviour the clause is about",
+                fix="use a probe set that has them, or a contract without the clause",
+            )
+
+
+def decide_clauses(contract: Contract, evidence: Evidence) -> tuple[ClauseResult, ...]:
+    """Decides every clause on every slice; rejections are corrected for their number (Holm)."""
+    results = [r for clause in contract.clauses for r in _decide_clause(clause, contract, evidence)]
+    gates = {r.name: r.decision for r in results if r.clause.kind is Kind.GATE}
+    corrected = correct_rejections(gates)
+    return tuple(r.model_copy(update={"decision": corrected.get(r.name, r.decision)}) for r in results)
+
+
+def _decide_clause(clause: Clause, contract: Contract, evidence: Evidence) -> list[ClauseResult]:
+    if clause.observer == "integrity":
+        return [_without_numbers(clause, evidence.weights.decision())]
+    if clause.observer == "degeneracy":
+        return [_degeneracy(clause, evidence)]
+    if clause.observer in LAYER_OBSERVERS:
+        return [_layer_alarm(clause, evidence)]
+    return [_decide_slice(clause, part, contract, evidence) for part in slices(clause, evidence.probes)]
+
+
+def _decide_slice(clause: Clause, part: Slice, contract: Contract, evidence: Evidence) -> ClauseResult:
+    reading = read(clause, part, evidence.measurements.lo, evidence.probes)
+    floor_reading = read(clause, part, evidence.measurements.floor, evidence.probes)
+    assert reading is not None and floor_reading is not None, "check_contract lets only measurable clauses through"
+    floor = abs(floor_reading.estimate.value)
+    if clause.kind is Kind.ALARM or clause.margin is None:
+        decision = _shown(reading, floor)
+    elif evidence.is_exact:
+        decision = decide_exact(is_equal=reading.hi == reading.lo)
+    else:
+        decision = decide(reading.estimate, direction=clause.direction, margin=clause.margin, alpha=clause.alpha)
+        decision = respect_floor(decision, margin=clause.margin, floor=floor)
+        decision = _respect_evidence(decision, reading, clause, part, contract, evidence)
+    return ClauseResult(
+        name=part.name,
+        clause=clause,
+        family=part.family,
+        unit=reading.unit,
+        larger_is_better=reading.larger_is_better,
+        hi=reading.hi,
+        lo=reading.lo,
+        estimate=reading.estimate,
+        floor=floor,
+        decision=decision,
+    )
+
+
+def _respect_evidence(
+    decision: Decision, reading: Reading, clause: Clause, part: Slice, contract: Contract, evidence: Evidence
+) -> Decision:
+    """Withholds a decision without enough probes, clusters or sensitivity."""
+    estimate = reading.estimate
+    if estimate.num_probes < contract.min_probes or estimate.num_clusters < contract.min_clusters:
+        return withhold(
+            decision,
+            reason=(
+                f"{estimate.num_probes} probes in {estimate.num_clusters} clusters; the contract asks for at least "
+                f"{contract.min_probes} in {contract.min_clusters}."
+            ),
+        )
+    if not seen_faults(clause, part, evidence):
+        return withhold(decision, reason="No planted fault made this clause fail at this number of probes.")
+    return decision
+
+
+def seen_faults(clause: Clause, part: Slice, evidence: Evidence) -> tuple[str, ...]:
+    """Returns the planted faults that make this clause fail."""
+    assert clause.margin is not None
+    seen = []
+    for name, table in evidence.measurements.faults.items():
+        reading = read(clause, part, table, evidence.probes)
+        if reading is None:
+            continue
+        decision = decide(reading.estimate, direction=clause.direction, margin=clause.margin, alpha=clause.alpha)
+        if decision.outcome is Outcome.FAIL:
+            seen.append(name)
+    return tuple(seen)
+
+
+def _degeneracy(clause: Clause, evidence: Evidence) -> ClauseResult:
+    found = judge_degeneracy(evidence.measurements.lo, evidence.probes, alpha=clause.alpha)
+    decision = found.decision
+    if evidence.is_exact:
+        decision = decide_exact(is_equal=True)
+    elif not _degeneracy_is_seen(clause, evidence):
+        decision = withhold(decision, reason="No planted fault made this clause fail at this number of probes.")
+    return ClauseResult(
+        name=clause.name,
+        clause=clause,
+        family=None,
+        unit="nats per token",
+        larger_is_better=False,
+        hi=found.unigram_nll,
+        lo=found.lo_nll,
+        estimate=found.estimate,
+        floor=None,
+        decision=decision,
+    )
+
+
+def _degeneracy_is_seen(clause: Clause, evidence: Evidence) -> bool:
+    judged: list[Degeneracy] = [
+        judge_degeneracy(table, evidence.probes, alpha=clause.alpha)
+        for table in evidence.measurements.faults.values()
+    ]
+    return any(d.decision.outcome is Outcome.FAIL for d in judged)
+
+
+def _without_numbers(clause: Clause, decision: Decision) -> ClauseResult:
+    return ClauseResult(
+        name=clause.name,
+        clause=clause,
+        family=None,
+        unit="tensors",
+        larger_is_better=True,
+        hi=None,
+        lo=None,
+        estimate=None,
+        floor=None,
+        decision=decision,
+    )
+
+
+def _layer_alarm(clause: Clause, evidence: Evidence) -> ClauseResult:
+    value = layer_value(clause.observer, evidence.measurements.sums, evidence.weights)
+    floor = layer_value(clause.observer, evidence.measurements.floor_sums, None)
+    spec = LAYER_OBSERVERS[clause.observer]
+    decision = decide_exact(is_equal=True).model_copy(update={"is_exact": False, "reason": spec.explain(value, floor)})
+    result = _without_numbers(clause, decision)
+    return result.model_copy(
+        update={"unit": spec.unit, "larger_is_better": spec.larger_is_better, "lo": value, "floor": floor}
+    )
+
+
+def _shown(reading: Reading, floor: float) -> Decision:
+    """Returns the decision of an alarm: shown against the floor, deciding nothing."""
+    value = abs(reading.estimate.value)
+    times = f"{value / floor:.2g} times the floor of {floor:.2g}" if floor else f"the floor is {floor:.2g}"
+    return decide_exact(is_equal=True).model_copy(update={"is_exact": False, "reason": f"{value:.3g}, {times}; shown."})

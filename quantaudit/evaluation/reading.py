@@ -1,0 +1,114 @@
+"""How a clause is read off one comparison: means of both sides, and the damage with its interval.
+
+Damage is always positive where lo is worse. A refusal on a benign request is worse, one on a restricted request
+better, so the sign follows the behaviour that the clause is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantaudit.core.contract import Clause
+from quantaudit.core.decision import Estimate
+from quantaudit.core.probe import Behaviour, ProbeSet
+from quantaudit.evaluation.slices import Slice, clusters_at, positions_of
+from quantaudit.evaluation.table import Table, select
+from quantaudit.observers.builtin import PROBE_OBSERVERS
+from quantaudit.observers.paired import Observer, Readings
+from quantaudit.observers.safety import REFUSAL_MARGIN
+from quantaudit.stats import Sample, estimate_contrast, estimate_flips, estimate_mean, gather
+
+CONTRAST = "refusal-contrast"
+COMPANIONS = {"accuracy": "answer-margin", "refusal-rate": "refusal-margin"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One clause on one slice of one comparison.
+
+    Attributes:
+        hi: Mean of hi.
+        lo: Mean of lo.
+        estimate: Damage with its interval.
+        unit: Unit of all three.
+        larger_is_better: Which way the raw metric points.
+    """
+
+    hi: float
+    lo: float
+    estimate: Estimate
+    unit: str
+    larger_is_better: bool
+
+
+def read(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> Reading | None:
+    """Returns the reading, or `None` where the observer has no numbers for the slice."""
+    if clause.observer == CONTRAST:
+        return _read_contrast(clause, table, probes)
+    observer = PROBE_OBSERVERS[clause.observer]
+    readings = select(table.readings(observer.name), part.position_P)
+    if not len(readings.index_R):
+        return None
+    larger_is_better = _points_up(observer, clause)
+    sample = _sample(readings, probes, larger_is_better)
+    if observer.is_rate:
+        least = _companion_design_effect(clause, part, table, probes)
+        estimate = estimate_flips(sample, alpha=clause.alpha, least_design_effect=least)
+    else:
+        estimate = estimate_mean(sample, alpha=clause.alpha)
+    return Reading(
+        hi=float(readings.hi_R.mean()),
+        lo=float(readings.lo_R.mean()),
+        estimate=estimate,
+        unit=observer.unit,
+        larger_is_better=larger_is_better,
+    )
+
+
+def _read_contrast(clause: Clause, table: Table, probes: ProbeSet) -> Reading | None:
+    readings = table.readings(REFUSAL_MARGIN.name)
+    restricted = select(readings, positions_of(probes, Behaviour.REFUSE))
+    benign = select(readings, positions_of(probes, Behaviour.COMPLY))
+    if not len(restricted.index_R) or not len(benign.index_R):
+        return None
+    return Reading(
+        hi=float(restricted.hi_R.mean() - benign.hi_R.mean()),
+        lo=float(restricted.lo_R.mean() - benign.lo_R.mean()),
+        estimate=estimate_contrast(
+            _sample(restricted, probes, True), _sample(benign, probes, True), alpha=clause.alpha
+        ),
+        unit=REFUSAL_MARGIN.unit,
+        larger_is_better=True,
+    )
+
+
+def _companion_design_effect(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> float:
+    """Returns the design effect of the continuous margin behind a rate, at least 1.
+
+    Flips are too rare to say how they cluster; the margins whose signs they are say it for them.
+    """
+    companion = COMPANIONS[clause.observer]
+    readings = select(table.readings(companion), part.position_P)
+    return max(1.0, estimate_mean(_sample(readings, probes, True), alpha=clause.alpha).design_effect)
+
+
+def damage_of(readings: Readings, *, larger_is_better: bool) -> NDArray[np.float64]:
+    """Returns the damage of each probe; readings that are equal, infinities included, differ by exactly 0."""
+    sign = 1.0 if larger_is_better else -1.0
+    same_R = readings.hi_R == readings.lo_R
+    hi_R, lo_R = np.where(same_R, 0.0, readings.hi_R), np.where(same_R, 0.0, readings.lo_R)
+    return np.asarray(sign * (hi_R - lo_R), dtype=np.float64)
+
+
+def _sample(readings: Readings, probes: ProbeSet, larger_is_better: bool) -> Sample:
+    return gather(damage_of(readings, larger_is_better=larger_is_better), clusters_at(probes, readings.index_R))
+
+
+def _points_up(observer: Observer, clause: Clause) -> bool:
+    """Tells which way the metric points on this slice: refusing benign requests is worse."""
+    about_benign = clause.behaviours == (Behaviour.COMPLY,)
+    is_refusal = observer.name in ("refusal-rate", "refusal-margin")
+    return not observer.larger_is_better if is_refusal and about_benign else observer.larger_is_better

@@ -1,0 +1,70 @@
+"""The catalogue holds every scheme that was promised, each one different and each with its source."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from quantaudit.core.errors import InputError
+from quantaudit.core.format import E4M3, INT4
+from quantaudit.core.scheme import ExponentScale, LinearScale, PerGroup, Scheme
+from quantaudit.numerics import get_scheme, scheme_names
+
+SCALE_RULES = ("floor", "even", "rceil", "ceil")
+PROMISED = (
+    {f"mxfp4-{rule}{tie}" for rule in SCALE_RULES for tie in ("", "-away", "-zero")}
+    | {f"{mx}-{rule}" for mx in ("mxfp6-e2m3", "mxfp6-e3m2", "mxfp8-e4m3", "mxfp8-e5m2") for rule in SCALE_RULES}
+    | {f"int4-g{g}-div{d}{narrow}" for g in (32, 128) for d in ("7", "7.5", "8") for narrow in ("", "-narrow")}
+    | {"nvfp4", "int8-channel", "int3-g32", "int2-g32", "gguf-q4_0"}
+    | {f"fp8-{grain}{pow2}" for grain in ("tensor", "channel", "block128") for pow2 in ("", "-ue8m0")}
+    | {f"{book}-b64{double}" for book in ("nf4", "fp4") for double in ("", "-double")}
+)
+
+
+def test_names_are_exactly_those_promised() -> None:
+    assert set(scheme_names()) == PROMISED
+    assert len(scheme_names()) == len(PROMISED)
+
+
+def test_every_scheme_is_another_function_by_its_digest() -> None:
+    digests = {get_scheme(name).arithmetic_digest for name in scheme_names()}
+    assert len(digests) == len(scheme_names())
+
+
+@pytest.mark.parametrize("name", scheme_names())
+def test_a_scheme_knows_its_name_and_source_and_survives_json(name: str) -> None:
+    scheme = get_scheme(name)
+    assert scheme.name == name and scheme.source
+    again = Scheme.from_json(scheme.to_json())
+    assert (again, again.arithmetic_digest) == (scheme, scheme.arithmetic_digest)
+
+
+def test_names_mean_what_they_say() -> None:
+    for name in scheme_names():
+        scheme = get_scheme(name)
+        if name.startswith("int4"):
+            assert scheme.element == INT4 and isinstance(scheme.granularity, PerGroup)
+            assert isinstance(scheme.scale, LinearScale) and scheme.code_range is not None
+            assert f"-g{scheme.granularity.size}-div{scheme.scale.divisor:g}" in name
+            assert scheme.code_range.low == (-7 if name.endswith("-narrow") else -8)
+        if name.startswith("mx") and isinstance(scheme.scale, ExponentScale):
+            assert f"-{scheme.scale.rounding}" in name
+        if name.startswith("fp8"):
+            assert scheme.element == E4M3 and isinstance(scheme.scale, ExponentScale) == name.endswith("-ue8m0")
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    with pytest.raises(InputError, match="did you mean mxfp4-even"):
+        get_scheme("mxfp4-evn")
+    with pytest.raises(InputError, match="scheme_names"):
+        get_scheme("zzz")
+
+
+def test_the_catalogue_loads_without_torch() -> None:
+    code = (
+        "import sys; from quantaudit.numerics import get_scheme, scheme_names; "
+        "[get_scheme(n) for n in scheme_names()]; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
