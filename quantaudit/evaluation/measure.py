@@ -118,9 +118,9 @@ def forward_in_pieces(engine: Engine, batch: Batch) -> Trace:
 
 @contextmanager
 def other_thread_count() -> Iterator[None]:
-    """Runs the body with one thread less, or one more where there is only one."""
+    """Runs the body with one thread less; one thread stays one, since a second would spin on a core it lacks."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(threads - 1 if threads > 1 else 2)
+    torch.set_num_threads(max(1, threads - 1))
     try:
         yield
     finally:

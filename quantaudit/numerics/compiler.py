@@ -25,6 +25,7 @@ EXACT_OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
     "cpp.enable_unsafe_math_opt_flag": False,
 }
 
+_WORDS_OF_AN_ERROR = 16
 _failures: dict[str, str] = {}  # device type -> what the compiler said, in this process
 
 
@@ -43,8 +44,8 @@ def why_eager(device_type: str) -> str | None:
 
 def record_failure(device_type: str, error: Exception) -> None:
     """Notes that compiling failed, so that it is not tried again in this process."""
-    lines = str(error).splitlines() or [""]
-    _failures[device_type] = f"{type(error).__name__}: {lines[0][:120]}"
+    said = " ".join(str(error).split()[:_WORDS_OF_AN_ERROR])
+    _failures[device_type] = f"{type(error).__name__}: {said}"
 
 
 def compile_exactly(function: Callable[_Args, _Result], name: str) -> Callable[_Args, _Result]:

@@ -1,4 +1,4 @@
-"""The terminal summary: the verdict first, at most 25 lines, readable at 60 columns, plain ASCII.
+"""The terminal summary: the verdict first, at most 25 lines, readable at 60 columns, ASCII but for the path.
 
 Nothing here wraps freely: every part has a number of lines that it may take, and the sum of them is the limit.
 """
@@ -25,7 +25,7 @@ from quantaudit.reporting.sentences import SAFETY_WARNING, verdict_reason, warns
 MAX_LINES = 25
 MIN_WIDTH = 60
 _PIPE_WIDTH = 100
-_MOST_GATES = 11
+_MOST_GATES = 10
 _SENTENCE_LINES = 3
 _ALARM_LINES = 2
 _VERDICT_STYLES = {Admission.ADMIT: "bold green", Admission.REJECT: "bold red", Admission.INCONCLUSIVE: "bold yellow"}
@@ -61,7 +61,9 @@ def print_summary(report: AuditReport, *, stream: TextIO, location: str | None =
     is_terminal = stream.isatty()
     width = shutil.get_terminal_size((_PIPE_WIDTH, MAX_LINES)).columns if is_terminal else _PIPE_WIDTH
     is_colored = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    stream.write(render_console(report, width=width, color=is_colored, location=location))
+    text = render_console(report, width=width, color=is_colored, location=location)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _lines(report: AuditReport, width: int, location: str | None) -> Iterable[Text]:

@@ -48,7 +48,7 @@ def layout_gates(gates: tuple[ClauseResult, ...], *, width: int, max_rows: int) 
     if len(shown) < len(groups):
         hidden = [g for group in groups if group not in shown for g in group]
         num_passing = sum(g.decision.outcome is Outcome.PASS for g in hidden)
-        text = f"and {len(hidden)} more gates, {num_passing} of which pass (all of them are in the report)"
+        text = f"and {len(hidden)} more gates, {num_passing} of which pass"
         lines.append(GateLine(clip(text, width), None))
     return tuple(lines)
 

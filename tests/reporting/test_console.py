@@ -23,13 +23,14 @@ class Terminal(io.StringIO):
 
 
 def crowd(report: AuditReport) -> AuditReport:
-    """Returns the report with forty clauses of different names, the thirtieth of which fails."""
+    """Returns the report with forty more clauses of different names, the thirtieth of which fails."""
     base = report.gates()[2]
-    failing = base.decision.model_copy(update={"outcome": Outcome.FAIL})
+    failing, passing = (base.decision.model_copy(update={"outcome": o}) for o in (Outcome.FAIL, Outcome.PASS))
+    base = base.model_copy(update={"decision": passing})
     names = [f"custom-{i:02}" for i in range(40)]
     gates = [base.model_copy(update={"name": n, "clause": base.clause.model_copy(update={"name": n})}) for n in names]
     gates[29] = gates[29].model_copy(update={"decision": failing})
-    return report.model_copy(update={"clauses": tuple(gates)})
+    return report.model_copy(update={"clauses": (*gates, *report.clauses)})
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -56,11 +57,19 @@ def test_it_repeats_the_verdict_and_never_makes_one(rejected: AuditReport) -> No
     assert render_console(claimed, width=80, color=False).startswith("ADMIT  ")
 
 
-def test_many_clauses_keep_the_worst_and_count_the_rest(admitted: AuditReport) -> None:
-    lines = render_console(crowd(admitted), width=80, color=False).splitlines()
-    assert len(lines) <= MAX_LINES
-    assert any(line.startswith("custom-29") and line.endswith("FAIL") for line in lines)
-    assert any(line.startswith("and 30 more gates, 30 of which pass") for line in lines)
+def test_many_clauses_keep_the_worst_and_count_the_rest(rejected: AuditReport, hostile: AuditReport) -> None:
+    crowded = crowd(rejected)
+    wordy = crowded.model_copy(
+        update={"verdict": crowded.verdict.model_copy(update={"sentence": "word " * 200}), "controls": hostile.controls}
+    )
+    alarms = tuple(a.model_copy(update={"name": f"{a.name}-{'x' * 60}"}) for a in wordy.alarms())
+    full = wordy.model_copy(update={"clauses": (*wordy.gates(), *alarms)})
+    for width in (60, 80, 120):
+        lines = render_console(full, width=width, color=False, location="x" * 20).splitlines()
+        assert len(lines) == MAX_LINES  # every part takes all the lines that it may
+        assert any(line.startswith("custom-29") and line.endswith("FAIL") for line in lines)
+        # 48 clauses, of which 40 are new; nine are shown, and the hidden ones are all new and pass.
+        assert any(line.startswith("and 39 more gates, 39 of which pass") for line in lines)
 
 
 def test_families_share_a_line_and_the_worst_speaks(undecided: AuditReport) -> None:
@@ -130,3 +139,10 @@ def test_colour_does_not_change_the_words(hostile: AuditReport) -> None:
         start = words.index("\x1b[")
         words = words[:start] + words[words.index("m", start) + 1 :]
     assert words == plain
+
+
+def test_a_path_that_the_stream_cannot_encode_is_escaped(admitted: AuditReport) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_summary(admitted, stream=stream, location="caf\u00e9/report.html")
+    stream.seek(0)
+    assert "report: caf\\xe9/report.html\n" in stream.read()
