@@ -5,23 +5,44 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from pathlib import Path
 
 import quantaudit
+from quantaudit import reporting
 from quantaudit.checkpoint.config_json import read_config
 from quantaudit.checkpoint.index import read_index
 from quantaudit.checkpoint.layout import check_layout
 from quantaudit.checkpoint.precision import PrecisionMap, inspect_checkpoint
 from quantaudit.core.errors import InputError
 from quantaudit.core.probe import ProbeSet, Split
+from quantaudit.core.recipe import Recipe
 from quantaudit.core.recipe_file import contract_names, load_contract, load_recipe, recipe_names
 from quantaudit.core.report import AuditReport
 from quantaudit.core.resources import embedded_model_folder
 from quantaudit.core.serial import Frozen, to_strict
+from quantaudit.model.config import ModelConfig
 from quantaudit.numerics.catalogue import get_scheme, scheme_names
-from quantaudit.probes.world import default_probes
+from quantaudit.probes import tokenizer
+from quantaudit.probes.world import DEFAULT_SIZES, FAMILIES, default_probes
 from quantaudit.reporting.single import write_report
+
+__all__ = [
+    "ListEntry",
+    "PrecisionMap",
+    "audit",
+    "check_checkpoint",
+    "check_output",
+    "describe",
+    "free_cores",
+    "inspect",
+    "list_entries",
+    "open_probes",
+    "render",
+    "save",
+]
 
 DEFAULT_RECIPE = "k3-w4a8"
 DEFAULT_CONTRACT = "default"
@@ -30,6 +51,8 @@ DEFAULT_PROBES = "world/audit"
 PROBE_SETS = {"world/audit": Split.AUDIT, "world/select": Split.SELECT}
 
 Progress = Callable[[str, int, int], None]
+
+_LARGEST_TOKEN = max(tokenizer.BOS, tokenizer.EOS, tokenizer.PAD)
 
 
 def audit(
@@ -67,25 +90,24 @@ def audit(
         NotMeasuredError: If there was nothing to measure.
     """
     if lo is not None and recipe is not None:
-        raise InputError(
-            f"both lo ({lo}) and recipe ({recipe})", expected="one of them", fix="drop --lo or --recipe"
-        )
+        raise InputError(f"both lo ({lo}) and recipe ({recipe})", expected="one of them", fix="drop --lo or --recipe")
     chosen = load_recipe(str(recipe or DEFAULT_RECIPE)) if lo is None else None
+    if chosen is not None:
+        _check_schemes(chosen)
     agreed = load_contract(str(contract))
-    probe_set = open_probes(probes)
-    hi_folder = embedded_model_folder() if hi is None else Path(hi)
-    for folder in (hi_folder, *(() if lo is None else (Path(lo),))):
-        check_checkpoint(folder)
     _check_settings(device, threads, batch_size)
+    hi_folder = embedded_model_folder() if hi is None else Path(hi)
+    _check_sides(hi_folder, None if lo is None else Path(lo))
+    probe_set = open_probes(probes)
 
     # The only import of the half that needs torch: by now every input has been read.
     from quantaudit.composition import Order, Settings, carry_out, open_checkpoint
 
     order = Order(
         hi=open_checkpoint(hi_folder),
-        hi_source="embedded model" if hi is None else hi_folder.name,
+        hi_source="embedded model" if hi is None else _source(hi_folder),
         lo=None if lo is None else open_checkpoint(Path(lo)),
-        lo_source=None if lo is None else Path(lo).name,
+        lo_source=None if lo is None else _source(Path(lo)),
         recipe=chosen,
         contract=agreed,
         probes=probe_set,
@@ -110,9 +132,57 @@ def render(report: AuditReport, path: str | Path) -> None:
     """Writes a report in the format of the path's ending: .json, .md or .html.
 
     Raises:
-        InputError: If the ending is another.
+        InputError: If the ending is another, or nothing can be written there.
     """
-    write_report(report, Path(path))
+    try:
+        write_report(report, Path(path))
+    except OSError as error:
+        raise _unwritable(Path(path), error) from error
+
+
+def save(report: AuditReport, folder: str | Path, formats: Iterable[str]) -> dict[str, Path]:
+    """Writes `report.json` and views of it into a folder, which is made if needed.
+
+    Args:
+        report: The report.
+        folder: Where to.
+        formats: "md", "html"; the JSON is always written.
+
+    Returns:
+        The main file of every format.
+
+    Raises:
+        InputError: If a format is unknown, or nothing can be written there.
+    """
+    try:
+        return reporting.write_reports(report, Path(folder), formats)
+    except OSError as error:
+        raise _unwritable(Path(folder), error) from error
+
+
+def check_output(folder: str | Path) -> None:
+    """Checks that a folder can be written to, or made, before an audit is spent on it; leaves no trace.
+
+    Raises:
+        InputError: Otherwise.
+    """
+    path = Path(folder)
+    try:
+        nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        if not nearest.is_dir():
+            raise NotADirectoryError(20, f"{nearest} is a file")
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"the output {path} cannot be written: {error.strerror or type(error).__name__}",
+        expected="a folder that can be written to, or made",
+        fix="name another with -o",
+    )
 
 
 class ListEntry(Frozen):
@@ -129,19 +199,19 @@ def list_entries(kind: str) -> tuple[ListEntry, ...]:
     Raises:
         InputError: If there is no such kind.
     """
-    match kind:
-        case "schemes":
+    match _singular(kind):
+        case "scheme":
             return tuple(_entry(n, get_scheme(n).source) for n in scheme_names())
-        case "recipes":
+        case "recipe":
             return tuple(_entry(n, load_recipe(n).description) for n in recipe_names())
-        case "contracts":
+        case "contract":
             return tuple(_entry(n, load_contract(n).description) for n in contract_names())
-        case "observers":
+        case "observer":
             from quantaudit.composition import describe_observers
 
             return tuple(_entry(name, text) for name, text in describe_observers().items())
-        case "probes":
-            return tuple(_entry(name, "closed world, generated") for name in PROBE_SETS)
+        case "probe":
+            return tuple(_entry(name, _describe_probes(split)) for name, split in PROBE_SETS.items())
     kinds = "schemes, recipes, contracts, observers or probes"
     raise InputError(f"the kind {kind!r}", expected=kinds, fix="correct the word")
 
@@ -152,7 +222,7 @@ def describe(kind: str, name: str) -> str:
     Raises:
         InputError: If there is no such kind or name.
     """
-    match kind:
+    match _singular(kind):
         case "scheme":
             scheme = get_scheme(name)
             digests = {"arithmetic_digest": scheme.arithmetic_digest, "encoding_digest": scheme.encoding_digest}
@@ -164,6 +234,18 @@ def describe(kind: str, name: str) -> str:
             contract = load_contract(name)
             return _with_digests(contract, {"digest": contract.digest()})
     raise InputError(f"the kind {kind!r}", expected="scheme, recipe or contract", fix="correct the word")
+
+
+def _singular(kind: str) -> str:
+    """Returns the kind in the singular: `list recipe` and `show recipes` say clearly enough what is meant."""
+    return kind.removesuffix("s")
+
+
+def _describe_probes(split: Split) -> str:
+    return (
+        f"the built-in closed world, {split.value} split: {sum(DEFAULT_SIZES.values()):,} probes of "
+        f"{len(FAMILIES)} families"
+    )
 
 
 def _entry(name: str, description: str) -> ListEntry:
@@ -185,14 +267,47 @@ def open_probes(name: str) -> ProbeSet:
     return default_probes(split=PROBE_SETS[name])
 
 
-def check_checkpoint(folder: Path) -> None:
-    """Checks configuration, headers, and both against each other, without torch.
+def check_checkpoint(folder: Path) -> ModelConfig:
+    """Checks configuration, headers, and both against each other, without torch; returns the sizes.
 
     Raises:
-        InputError: If the folder is no checkpoint this stack can run.
+        InputError: If the folder is no checkpoint this stack can run, or cannot read the built-in probes.
     """
     index = read_index(folder)
-    check_layout(index, read_config(folder).model)
+    config = read_config(folder).model
+    check_layout(index, config)
+    if config.vocab_size <= _LARGEST_TOKEN:
+        raise InputError(
+            f"{folder} has a vocabulary of {config.vocab_size} tokens",
+            expected=f"at least {_LARGEST_TOKEN + 1}: the built-in probes are bytes and special tokens",
+            fix="audit a model that reads bytes",
+        )
+    return config
+
+
+def _check_sides(hi: Path, lo: Path | None) -> None:
+    """Checks both sides, and that they are one architecture."""
+    config = check_checkpoint(hi)
+    if lo is None or (other := check_checkpoint(lo)) == config:
+        return
+    differing = [f.name for f in fields(ModelConfig) if getattr(config, f.name) != getattr(other, f.name)]
+    first = differing[0]
+    raise InputError(
+        f"{lo} is another architecture than {hi}: {first} is {getattr(other, first)}, not {getattr(config, first)}"
+        + (f", and {len(differing) - 1} more settings differ" if len(differing) > 1 else ""),
+        expected="the same sizes and constants on both sides",
+        fix="compare two checkpoints of one model",
+    )
+
+
+def _check_schemes(recipe: Recipe) -> None:
+    for rule in recipe.rules:
+        for name in filter(None, (rule.weight, rule.activation)):
+            get_scheme(name)
+
+
+def _source(folder: Path) -> str:
+    return folder.resolve().name or str(folder)
 
 
 def free_cores() -> int:

@@ -40,9 +40,8 @@ from quantaudit.evaluation.layers import LAYER_OBSERVERS
 from quantaudit.evaluation.measure import Engines
 from quantaudit.evaluation.runner import Progress, Settings, Subject, run_audit
 from quantaudit.numerics import get_scheme
-from quantaudit.observers.builtin import PROBE_OBSERVERS
 from quantaudit.numerics.fused import fused_status
-
+from quantaudit.observers.builtin import PROBE_OBSERVERS
 
 __all__ = ["Order", "Settings", "carry_out", "describe_observers", "open_checkpoint"]
 
@@ -81,11 +80,11 @@ def carry_out(order: Order, progress: Progress) -> AuditReport:
             hi=NativeEngine(hi, device), lo=NativeEngine(lo, device), identity=NativeEngine(pass_through(hi), device)
         ),
         hi=_describe(hi, "hi", order.hi_source),
-        lo=_describe(lo, "lo", order.lo_source or f"hi under recipe {order.recipe.name}"),
+        lo=_describe(lo, "lo", f"hi under recipe {order.recipe.name}" if order.recipe else order.lo_source or "lo"),
         weights=pair_weights(hi, lo, wanted),
         sample_pair=next(p for p in pair_weights(hi, lo, wanted) if p.name == expert),
         num_experts=hi.model.config.num_experts,
-        may_be_equal=order.recipe is None or _may_be_equal(order.recipe, hi, lo),
+        may_be_equal=order.recipe is None or _may_be_equal(hi, lo),
         same_execution=not lo.activations and lo.execution == hi.execution,
         recipe=order.recipe,
     )
@@ -172,7 +171,7 @@ def _wanted(order: Order, hi: Realization, lo: Realization, names: list[str]) ->
     return {name: declared for name in names if ".experts." in name}
 
 
-def _may_be_equal(recipe: Recipe, hi: Realization, lo: Realization) -> bool:
+def _may_be_equal(hi: Realization, lo: Realization) -> bool:
     """Tells whether equal weights are what the recipe should give: it quantizes nothing, or only what is stored so."""
     return all(lo.stored[name] is hi.stored.get(name) for name in lo.stored)
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
-from quantaudit.core.verdict import ExitCode
-
 
 def inspect(
-    checkpoint: str | None = typer.Argument(None, help="Checkpoint folder; the embedded model if left out."),
-    as_json: bool = typer.Option(False, "--json", help="Print the map as JSON on stdout, and nothing else."),
+    checkpoint: Annotated[
+        str | None, typer.Argument(metavar="CKPT", help="Checkpoint folder; the embedded model if left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the map as JSON on stdout, and nothing else.")] = False,
 ) -> int:
     """Show the realised precision of every expert matrix, from the headers alone."""
     from quantaudit.api import inspect as inspect_checkpoint
     from quantaudit.cli.precision_table import print_precision
+    from quantaudit.core.verdict import ExitCode
 
     precision = inspect_checkpoint(checkpoint)
     if as_json:

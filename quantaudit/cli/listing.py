@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 
 def list_kind(
-    kind: str = typer.Argument(help="schemes, recipes, contracts, observers or probes."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON on stdout, and nothing else."),
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="schemes, recipes, contracts, observers or probes.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
 ) -> None:
     """List what is registered, with where it comes from."""
     from quantaudit.api import list_entries
@@ -25,8 +26,8 @@ def list_kind(
 
 
 def show(
-    kind: str = typer.Argument(help="scheme, recipe or contract."),
-    name: str = typer.Argument(help="Its name."),
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="scheme, recipe or contract.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, or the path of a TOML file.")],
 ) -> None:
     """Show the whole of one scheme, recipe or contract, as JSON with its digest."""
     from quantaudit.api import describe

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 
 def report(
-    file: Path = typer.Argument(help="A report.json of an earlier run."),
-    to: str = typer.Option("html,md", help="Formats, separated by commas: html, md, json."),
-    output: Path | None = typer.Option(None, "-o", "--output", help="Folder; that of FILE if left out."),
-    as_json: bool = typer.Option(False, "--json", help="Print the report as JSON on stdout, and nothing else."),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A report.json of an earlier run.")],
+    to: Annotated[
+        str, typer.Option(metavar="FORMATS", help="Formats, separated by commas: html, md, json.")
+    ] = "html,md",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write to; that of FILE if left out.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")
+    ] = False,
 ) -> None:
     """Render a report again; the JSON is the source."""
-    from quantaudit.reporting import print_summary, read_report, write_reports
+    from quantaudit.reporting import read_report
 
     stored = read_report(file)
-    paths = write_reports(stored, output or file.parent, [name.strip() for name in to.split(",") if name.strip()])
+
+    # Only now: a wrong path does not wait for the charts.
+    from quantaudit.api import check_output, save
+    from quantaudit.reporting import print_summary
+
+    folder = output or file.parent
+    check_output(folder)
+    paths = save(stored, folder, [name.strip() for name in to.split(",") if name.strip()])
     if as_json:
         sys.stdout.write(stored.to_json())
         return

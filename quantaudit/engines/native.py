@@ -61,9 +61,7 @@ class NativeEngine:
         segments = Segments.of(tuple(len(p) for p in prompts), self._device)
         outputs: list[list[int]] = [[] for _ in prompts]
         for _ in range(max_new):
-            logits_BV = self._model(
-                tokens_N, segments, cache=cache, selected_M=segments.last_N(), dtype=self._dtype
-            )
+            logits_BV = self._model(tokens_N, segments, cache=cache, selected_M=segments.last_N(), dtype=self._dtype)
             tokens_N = logits_BV.argmax(-1)
             segments = Segments.of((1,) * len(prompts), self._device)
             for output, token in zip(outputs, tokens_N.tolist(), strict=True):

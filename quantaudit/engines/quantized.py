@@ -48,5 +48,9 @@ def decode_weight(weight: StoredTensor | Tensor, like: Tensor) -> Tensor:
 
 
 def quantize_rows(x_NI: Tensor, scheme: Scheme | None) -> Tensor:
-    """Returns the rows as the scheme represents them, each on its own; unchanged without a scheme."""
-    return x_NI if scheme is None or not len(x_NI) else fake_quantize(x_NI, scheme)
+    """Returns the rows as the scheme represents them; unchanged without a scheme.
+
+    Every row is a matrix of its own, so that a scale per tensor becomes one per token and no token depends on the
+    others of its batch.
+    """
+    return x_NI if scheme is None or not len(x_NI) else fake_quantize(x_NI.unsqueeze(1), scheme).squeeze(1)

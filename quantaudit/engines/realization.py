@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from quantaudit.core.errors import InputError
 from quantaudit.core.recipe import Execution, Recipe, Rule
-from quantaudit.core.scheme import ExponentScale, Scheme
+from quantaudit.core.scheme import ExponentScale, PerGroup, Scheme
 from quantaudit.engines.quantized import QuantizedGroupedLinear, QuantizedLinear
 from quantaudit.engines.stored import StoredTensor, store
 from quantaudit.model.linear import GroupedLinear, Linear
 from quantaudit.model.lm import LanguageModel
 from quantaudit.model.moe import Router
 from quantaudit.numerics import get_scheme, quantize
-
 
 _MATMULS = (Linear, GroupedLinear, QuantizedLinear, QuantizedGroupedLinear)
 
@@ -82,30 +81,37 @@ def apply_recipe(hi: Realization, recipe: Recipe) -> Realization:
         weight = _weight_of(name, module.weight.detach(), rule, hi.stored.get(name), recipe)
         if isinstance(weight, StoredTensor):
             stored[name] = weight
-            kept += weight is hi.stored.get(name)
+            kept += rule.weight is not None and weight is hi.stored.get(name)
         if rule.activation is not None:
             activations[name] = rule.activation
-        activation = get_scheme(rule.activation) if rule.activation is not None else None
+        activation = _activation_of(name, module.weight.shape[-1], rule)
         kind = QuantizedGroupedLinear if isinstance(module, GroupedLinear) else QuantizedLinear
         _replace(model, path, kind(weight, activation))
     if kept:
         notes.append(
-            f"{kept} weights are already stored in the recipe's scheme and keep their codes: their weight obstruction is "
-            "zero by construction; no full-precision baseline exists for them."
+            f"{kept} weights are already stored in the recipe's scheme and keep their codes: their weight obstruction "
+            "is zero by construction; no full-precision baseline exists for them."
         )
     if recipe.requantize and any(n in hi.stored and stored.get(n) is not hi.stored[n] for n in stored):
-        notes.append("Weights that were already quantized are quantized again (double quantization), as the recipe asks.")
+        notes.append(
+            "Weights that were already quantized are quantized again (double quantization), as the recipe asks."
+        )
     return Realization(
         model=model, stored=stored, activations=activations, execution=recipe.execution, notes=tuple(notes)
     )
 
 
 def pass_through(hi: Realization) -> Realization:
-    """Returns hi through the complete lo path with nothing quantized: the identity control."""
+    """Returns hi through the complete lo path with nothing quantized anew: the identity control.
+
+    What hi holds packed stays packed and is decoded in every forward, as in lo.
+    """
     model = share_parameters(hi.model)
     for path, module in list(model.named_modules()):
         if isinstance(module, GroupedLinear):
-            _replace(model, path, QuantizedGroupedLinear(module.weight.detach(), None))
+            _replace(
+                model, path, QuantizedGroupedLinear(hi.stored.get(module_name(path), module.weight.detach()), None)
+            )
         elif isinstance(module, Linear) and not isinstance(module, Router):
             _replace(model, path, QuantizedLinear(module.weight.detach(), None))
     return Realization(model=model, stored={}, activations={}, execution=hi.execution)
@@ -152,12 +158,34 @@ def _weight_of(
         )
     if not bool(torch.isfinite(weight).all()):
         raise InputError(f"{name} holds NaN or infinity", expected="finite weights", fix="repair the checkpoint")
+    _check_groups(f"{name} of shape {list(weight.shape)}", tuple(weight.shape), scheme)
     return store(quantize(weight, scheme))
 
 
+def _activation_of(name: str, width: int, rule: Rule) -> Scheme | None:
+    """Returns the scheme of the module's input, checked against the width of a row."""
+    if rule.activation is None:
+        return None
+    scheme = get_scheme(rule.activation)
+    _check_groups(f"the input of {name}, {width} wide", (1, width), scheme)
+    return scheme
+
+
+def _check_groups(what: str, shape: tuple[int, ...], scheme: Scheme) -> None:
+    size = scheme.granularity.size if isinstance(scheme.granularity, PerGroup) else 1
+    if shape[-1] % size:
+        raise InputError(
+            f"{what}, in {scheme.name}",
+            expected=f"a reduction dimension that is a multiple of the group size {size}",
+            fix="choose a scheme whose groups divide it, or leave the module out of the rule",
+        )
+
+
 def is_same_storage(held: Scheme, wanted: Scheme) -> bool:
-    """Tells whether two schemes decode alike: same elements, groups and scale format (a file does not say how the
-    scale was chosen)."""
+    """Tells whether two schemes decode alike: same elements, groups and scale format.
+
+    A file does not say how its scales were chosen.
+    """
     same_scale = type(held.scale) is type(wanted.scale) and (
         isinstance(held.scale, ExponentScale) or held.scale == wanted.scale
     )

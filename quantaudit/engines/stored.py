@@ -32,16 +32,19 @@ class StoredTensor:
 
     def payload_bits(self) -> int:
         """Returns the bits of codes and scales; codes count with their own width, however they are packed."""
-        scale_bits = sum(8 * t.numel() * t.element_size() for t in self._above().values() if t is not None)
+        above = (self.scales, self.second_scales, self.offset)
+        scale_bits = sum(8 * t.numel() * t.element_size() for t in above if t is not None)
         return self.scheme.element.bits * math.prod(self.shape) + scale_bits
 
     def to(self, device: torch.device) -> StoredTensor:
         """Returns the same weight on a device."""
-        moved = {k: None if t is None else t.to(device) for k, t in self._above().items()}
-        return replace(self, packed=self.packed.to(device), **moved)
-
-    def _above(self) -> dict[str, Tensor | None]:
-        return {"scales": self.scales, "second_scales": self.second_scales, "offset": self.offset}
+        return replace(
+            self,
+            packed=self.packed.to(device),
+            scales=self.scales.to(device),
+            second_scales=None if self.second_scales is None else self.second_scales.to(device),
+            offset=None if self.offset is None else self.offset.to(device),
+        )
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Returns the weight's values in `dtype`, `shape`."""

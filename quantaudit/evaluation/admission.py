@@ -17,8 +17,8 @@ _ORDER = list(Stage)
 def admit(results: tuple[ClauseResult, ...], controls: tuple[Control, ...], *, is_exact: bool) -> Verdict:
     """Returns the verdict on decided clauses and controls."""
     gates = sorted((r for r in results if r.clause.kind is Kind.GATE), key=lambda r: _ORDER.index(r.clause.stage))
-    failed = [r for r in gates if r.decision.outcome is Outcome.FAIL]
     broken = [c for c in controls if c.outcome is Outcome.FAIL]
+    failed = [r for r in gates if r.decision.outcome is Outcome.FAIL and (not broken or _needs_no_forward(r))]
     open_gates = [r for r in gates if r.decision.outcome is Outcome.UNDECIDED]
     if failed:
         return _reject(failed)
@@ -27,20 +27,22 @@ def admit(results: tuple[ClauseResult, ...], controls: tuple[Control, ...], *, i
     return _accept(gates, is_exact)
 
 
+def _needs_no_forward(result: ClauseResult) -> bool:
+    """Tells whether the result stands when a control failed, which says that forwards cannot be trusted."""
+    return result.clause.stage is Stage.INTEGRITY
+
+
 def _reject(failed: list[ClauseResult]) -> Verdict:
     first = failed[0]
     stage = first.clause.stage
     also = len(failed) - 1
     more = f" {also} more gate{'s fail' if also > 1 else ' fails'}." if also else ""
-    unread = stage is not Stage.SAFETY
     return Verdict(
         admission=Admission.REJECT,
         sentence=f"Rejected at the {stage.value} gate: {first.name}. {first.decision.reason}{more}",
         deciding=tuple(r.name for r in failed),
-        would_change=(
-            f"A scheme, a repair or a recipe under which {first.name} stays inside its margin.",
-        ),
-        safety_may_be_read=not unread or stage is Stage.TASK,
+        would_change=(f"A scheme, a repair or a recipe under which {first.name} stays inside its margin.",),
+        safety_may_be_read=stage in (Stage.TASK, Stage.SAFETY),
     )
 
 
@@ -64,7 +66,8 @@ def _inconclusive(open_gates: list[ClauseResult], broken: list[Control], num_gat
 def _what_would_settle(result: ClauseResult) -> str:
     needed = result.decision.num_that_would_decide
     if needed is not None and result.estimate is not None:
-        return f"{result.name}: about {needed:,} probes would admit at this difference ({result.estimate.num_probes:,} now)."
+        now = result.estimate.num_probes
+        return f"{result.name}: about {needed:,} probes would admit at this difference ({now:,} now)."
     return f"{result.name}: {result.decision.reason}"
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantaudit.core.contract import Clause, Contract, Kind, Stage
-from quantaudit.core.decision import Decision, Outcome
+from quantaudit.core.contract import Clause, Contract, Kind
+from quantaudit.core.decision import Decision, Estimate, Outcome
 from quantaudit.core.errors import InputError
 from quantaudit.core.probe import ProbeSet
 from quantaudit.core.report import ClauseResult
-from quantaudit.evaluation.degeneracy import Degeneracy, judge_degeneracy
+from quantaudit.evaluation.degeneracy import judge_degeneracy
 from quantaudit.evaluation.layers import LAYER_OBSERVERS, layer_value
 from quantaudit.evaluation.measure import Measurements
-from quantaudit.evaluation.reading import CONTRAST, Reading, read
-from quantaudit.evaluation.slices import Slice, slices
+from quantaudit.evaluation.reading import CONTRAST, REFUSALS, Reading, read
+from quantaudit.evaluation.slices import Slice, mixes_behaviours, slices
 from quantaudit.evaluation.weights import WeightEvidence
 from quantaudit.observers.builtin import PROBE_OBSERVERS
 from quantaudit.stats import correct_rejections, decide, decide_exact, respect_floor, withhold
@@ -49,7 +49,7 @@ def check_contract(contract: Contract, probes: ProbeSet) -> None:
     for clause in contract.clauses:
         if clause.observer not in known:
             raise InputError(
-                f"contract {contract.name!r}: clause {clause.name!r} needs the observer {clause.observer!r}, which is not there",
+                f"contract {contract.name!r}: clause {clause.name!r} needs the observer {clause.observer!r}",
                 expected="one of " + ", ".join(sorted(known)),
                 fix="correct the name, or install the package that provides it",
             )
@@ -60,7 +60,14 @@ def check_contract(contract: Contract, probes: ProbeSet) -> None:
                 expected="a margin, and an observer with numbers per probe",
                 fix="give it a margin, or make it an alarm",
             )
-        if clause.observer not in ("integrity", "degeneracy") and not slices(clause, probes):
+        parts = slices(clause, probes)
+        if clause.observer in REFUSALS and any(mixes_behaviours(part, probes) for part in parts):
+            raise InputError(
+                f"contract {contract.name!r}: clause {clause.name!r} mixes restricted and benign requests",
+                expected="one behaviour a clause: a refusal is right on one kind and wrong on the other",
+                fix='give it behaviours = ["refuse"] or ["comply"], or each_family = true',
+            )
+        if clause.observer not in ("integrity", "degeneracy") and not parts:
             raise InputError(
                 f"contract {contract.name!r}: clause {clause.name!r} applies to no probe of {probes.name!r}",
                 expected="probes with the behaviour the clause is about",
@@ -90,15 +97,17 @@ def _decide_slice(clause: Clause, part: Slice, contract: Contract, evidence: Evi
     reading = read(clause, part, evidence.measurements.lo, evidence.probes)
     floor_reading = read(clause, part, evidence.measurements.floor, evidence.probes)
     assert reading is not None and floor_reading is not None, "check_contract lets only measurable clauses through"
-    floor = abs(floor_reading.estimate.value)
-    if clause.kind is Kind.ALARM or clause.margin is None:
-        decision = _shown(reading, floor)
+    floor = None if floor_reading.estimate is None else abs(floor_reading.estimate.value)
+    if reading.estimate is None or floor is None:
+        decision = _not_finite(reading)
+    elif clause.kind is Kind.ALARM or clause.margin is None:
+        decision = _shown(reading.estimate, floor)
     elif evidence.is_exact:
         decision = decide_exact(is_equal=reading.hi == reading.lo)
     else:
         decision = decide(reading.estimate, direction=clause.direction, margin=clause.margin, alpha=clause.alpha)
         decision = respect_floor(decision, margin=clause.margin, floor=floor)
-        decision = _respect_evidence(decision, reading, clause, part, contract, evidence)
+        decision = _respect_evidence(decision, reading.estimate, clause, part, contract, evidence)
     return ClauseResult(
         name=part.name,
         clause=clause,
@@ -114,10 +123,9 @@ def _decide_slice(clause: Clause, part: Slice, contract: Contract, evidence: Evi
 
 
 def _respect_evidence(
-    decision: Decision, reading: Reading, clause: Clause, part: Slice, contract: Contract, evidence: Evidence
+    decision: Decision, estimate: Estimate, clause: Clause, part: Slice, contract: Contract, evidence: Evidence
 ) -> Decision:
     """Withholds a decision without enough probes, clusters or sensitivity."""
-    estimate = reading.estimate
     if estimate.num_probes < contract.min_probes or estimate.num_clusters < contract.min_clusters:
         return withhold(
             decision,
@@ -137,7 +145,7 @@ def seen_faults(clause: Clause, part: Slice, evidence: Evidence) -> tuple[str, .
     seen = []
     for name, table in evidence.measurements.faults.items():
         reading = read(clause, part, table, evidence.probes)
-        if reading is None:
+        if reading is None or reading.estimate is None:
             continue
         decision = decide(reading.estimate, direction=clause.direction, margin=clause.margin, alpha=clause.alpha)
         if decision.outcome is Outcome.FAIL:
@@ -150,7 +158,7 @@ def _degeneracy(clause: Clause, evidence: Evidence) -> ClauseResult:
     decision = found.decision
     if evidence.is_exact:
         decision = decide_exact(is_equal=True)
-    elif not _degeneracy_is_seen(clause, evidence):
+    elif not decision.is_exact and not is_degeneracy_seen(clause, evidence):
         decision = withhold(decision, reason="No planted fault made this clause fail at this number of probes.")
     return ClauseResult(
         name=clause.name,
@@ -159,19 +167,18 @@ def _degeneracy(clause: Clause, evidence: Evidence) -> ClauseResult:
         unit="nats per token",
         larger_is_better=False,
         hi=found.unigram_nll,
-        lo=found.lo_nll,
+        lo=found.lo_nll if found.estimate is not None else None,
         estimate=found.estimate,
         floor=None,
         decision=decision,
     )
 
 
-def _degeneracy_is_seen(clause: Clause, evidence: Evidence) -> bool:
-    judged: list[Degeneracy] = [
-        judge_degeneracy(table, evidence.probes, alpha=clause.alpha)
-        for table in evidence.measurements.faults.values()
-    ]
-    return any(d.decision.outcome is Outcome.FAIL for d in judged)
+def is_degeneracy_seen(clause: Clause, evidence: Evidence) -> bool:
+    """Tells whether some planted fault makes the degeneracy gate fail."""
+    faults = evidence.measurements.faults.values()
+    judged = (judge_degeneracy(table, evidence.probes, alpha=clause.alpha).decision for table in faults)
+    return any(decision.outcome is Outcome.FAIL for decision in judged)
 
 
 def _without_numbers(clause: Clause, decision: Decision) -> ClauseResult:
@@ -200,8 +207,16 @@ def _layer_alarm(clause: Clause, evidence: Evidence) -> ClauseResult:
     )
 
 
-def _shown(reading: Reading, floor: float) -> Decision:
+def _not_finite(reading: Reading) -> Decision:
+    """Returns the decision where there is nothing to average: the model's numbers overflowed."""
+    side = "hi" if reading.hi is None else "lo"
+    return withhold(decide_exact(is_equal=False), reason=f"{side} gives values that are not finite.").model_copy(
+        update={"is_exact": False}
+    )
+
+
+def _shown(estimate: Estimate, floor: float) -> Decision:
     """Returns the decision of an alarm: shown against the floor, deciding nothing."""
-    value = abs(reading.estimate.value)
+    value = abs(estimate.value)
     times = f"{value / floor:.2g} times the floor of {floor:.2g}" if floor else f"the floor is {floor:.2g}"
     return decide_exact(is_equal=True).model_copy(update={"is_exact": False, "reason": f"{value:.3g}, {times}; shown."})

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from quantaudit.core.contract import Contract, Kind
+from collections.abc import Iterator
+
+from quantaudit.core.contract import Clause, Contract, Kind
 from quantaudit.core.decision import Outcome
+from quantaudit.core.engine import WeightPair
 from quantaudit.core.report import Control
-from quantaudit.evaluation.clauses import Evidence, seen_faults
-from quantaudit.evaluation.degeneracy import judge_degeneracy
-from quantaudit.evaluation.layers import LAYER_OBSERVERS
+from quantaudit.evaluation.clauses import Evidence, is_degeneracy_seen, seen_faults
 from quantaudit.evaluation.slices import slices
 from quantaudit.evaluation.weights import check_pair
-from quantaudit.core.engine import WeightPair
 from quantaudit.observers.sums import hidden_error
 
 
@@ -20,7 +20,7 @@ def run_controls(contract: Contract, evidence: Evidence, sample_pair: WeightPair
 
 
 def identity_control(evidence: Evidence) -> Control:
-    """hi through the complete lo path, nothing quantized, must be hi exactly."""
+    """Hi through the complete lo path, nothing quantized, must be hi exactly."""
     table, count = evidence.measurements.identity, evidence.measurements.identity_probes
     is_zero = bool(table.parts) and table.is_zero()
     detail = (
@@ -32,7 +32,7 @@ def identity_control(evidence: Evidence) -> Control:
 
 
 def floor_control(evidence: Evidence) -> Control:
-    """hi against itself under another batch size, padding and thread count."""
+    """Hi against itself under another batch size, padding and thread count."""
     errors = hidden_error(evidence.measurements.floor_sums.hidden)
     worst = max(errors.values(), default=0.0)
     detail = f"relative hidden error of hi against itself is at most {worst:.2g} over {len(errors)} layers"
@@ -41,29 +41,26 @@ def floor_control(evidence: Evidence) -> Control:
 
 def sensitivity_control(contract: Contract, evidence: Evidence, sample_pair: WeightPair) -> Control:
     """Every gate clause must fail under some planted fault."""
-    blind: list[str] = []
-    seen = 0
-    for clause in contract.clauses:
-        if clause.kind is not Kind.GATE or clause.observer in LAYER_OBSERVERS:
-            continue
-        if clause.observer == "integrity":
-            found = bool(check_pair(_unquantized(sample_pair)))
-            blind, seen = (blind, seen + 1) if found else ([*blind, clause.name], seen)
-            continue
-        if clause.observer == "degeneracy":
-            faults = evidence.measurements.faults.values()
-            judged = [judge_degeneracy(t, evidence.probes, alpha=clause.alpha).decision.outcome for t in faults]
-            blind, seen = (blind, seen + 1) if Outcome.FAIL in judged else ([*blind, clause.name], seen)
-            continue
-        for part in slices(clause, evidence.probes):
-            found = bool(seen_faults(clause, part, evidence))
-            blind, seen = (blind, seen + 1) if found else ([*blind, part.name], seen)
-    detail = f"planted faults fail {seen} of {seen + len(blind)} gates"
+    gates = [clause for clause in contract.clauses if clause.kind is Kind.GATE]
+    is_seen = {name: seen for clause in gates for name, seen in _assay(clause, evidence, sample_pair)}
+    blind = [name for name, seen in is_seen.items() if not seen]
+    detail = f"planted faults fail {len(is_seen) - len(blind)} of {len(is_seen)} gates"
     if blind:
         detail += "; not " + ", ".join(blind)
     return Control(
         name="sensitivity", outcome=Outcome.UNDECIDED if blind else Outcome.PASS, detail=detail, covers=tuple(blind)
     )
+
+
+def _assay(clause: Clause, evidence: Evidence, sample_pair: WeightPair) -> Iterator[tuple[str, bool]]:
+    """Yields every slice of a gate with whether a planted fault makes it fail."""
+    if clause.observer == "integrity":
+        yield clause.name, bool(check_pair(_unquantized(sample_pair)))
+    elif clause.observer == "degeneracy":
+        yield clause.name, is_degeneracy_seen(clause, evidence)
+    else:
+        for part in slices(clause, evidence.probes):
+            yield part.name, bool(seen_faults(clause, part, evidence))
 
 
 def _unquantized(pair: WeightPair) -> WeightPair:

@@ -1,8 +1,8 @@
 """Degeneracy: is lo still a language model on these probes at all?
 
 Its mean NLL must lie below that of the best unigram model of the right responses (fitted on the very probes, so a
-hard opponent), and its accuracy above chance in some family, both by their one-sided bounds. Chance is the best
-constant answer of the family.
+hard opponent), and its accuracy above chance in some family, both by one-sided tests; "some" of k families is tested
+at alpha / k. Chance is the best constant answer of the family. A model with likelihoods that are not finite fails.
 
 Source: the two conditions are those of the default contract.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from quantaudit.core.probe import ProbeSet
 from quantaudit.evaluation.slices import clusters_at
 from quantaudit.evaluation.table import Table, select
 from quantaudit.probes.encoding import encode_pair
-from quantaudit.stats import estimate_mean, gather
+from quantaudit.stats import decide_exact, estimate_mean, gather
 from quantaudit.stats.student import t_cdf
 
 
@@ -31,13 +32,13 @@ class Degeneracy:
     Attributes:
         unigram_nll: Mean NLL of the unigram model, nats per token.
         lo_nll: Mean NLL of lo.
-        estimate: lo's NLL minus the unigram model's; negative while lo is a language model.
+        estimate: lo's NLL minus the unigram model's; negative while lo is a language model, `None` if not finite.
         decision: PASS, FAIL or UNDECIDED.
     """
 
     unigram_nll: float
     lo_nll: float
-    estimate: Estimate
+    estimate: Estimate | None
     decision: Decision
 
 
@@ -45,28 +46,29 @@ def judge_degeneracy(table: Table, probes: ProbeSet, *, alpha: float) -> Degener
     """Judges the lo side of a comparison."""
     nll = table.readings("nll")
     unigram_R = np.array(unigram_nlls(probes))[nll.index_R]
-    estimate = estimate_mean(gather(nll.lo_R - unigram_R, clusters_at(probes, nll.index_R)), alpha=alpha)
-    below = _below_zero(estimate)
-    above_chance = _family_outcome(table, probes, alpha)
-    outcome = _both(below, above_chance)
     lo_nll, best = float(nll.lo_R.mean()), float(unigram_R.mean())
+    num_broken = int((~np.isfinite(nll.lo_R)).sum())
+    if num_broken:
+        reason = f"lo gives likelihoods that are not finite on {num_broken:,} of {len(nll.lo_R):,} probes."
+        decision = decide_exact(is_equal=False).model_copy(update={"reason": reason})
+        return Degeneracy(unigram_nll=best, lo_nll=lo_nll, estimate=None, decision=decision)
+    estimate = estimate_mean(gather(nll.lo_R - unigram_R, clusters_at(probes, nll.index_R)), alpha=alpha)
+    likelihood, accuracy = _sides_of_zero(estimate), _sides_of_chance(table, probes, alpha)
+    # Passing needs both conditions, so the worse one decides; failing needs one of two, so each has half of alpha.
+    p_admit, p_reject = max(likelihood.below, accuracy.below), min(1.0, 2 * min(likelihood.above, accuracy.above))
     reason = (
-        f"lo has {lo_nll:.3g} nats per token against {best:.3g} of a unigram model ({_WORDS[below]}), and accuracy above "
-        f"chance in {'some' if above_chance is Outcome.PASS else 'no'} family."
+        f"lo has {lo_nll:.3g} nats per token against {best:.3g} of a unigram model "
+        f"({_describe(likelihood, alpha)} it), and its accuracy is {_describe_accuracy(accuracy, alpha)}."
     )
-    p_reject = 0.0 if above_chance is Outcome.FAIL else 1.0 - _p_below_zero(estimate)
     decision = Decision(
-        outcome=outcome,
-        p_admit=_p_below_zero(estimate),
+        outcome=Outcome.PASS if p_admit <= alpha else Outcome.FAIL if p_reject <= alpha else Outcome.UNDECIDED,
+        p_admit=p_admit,
         p_reject=p_reject,
         num_that_would_decide=None,
         minimum_detectable_effect=0.0,
         reason=reason,
     )
     return Degeneracy(unigram_nll=best, lo_nll=lo_nll, estimate=estimate, decision=decision)
-
-
-_WORDS = {Outcome.PASS: "clearly below", Outcome.FAIL: "clearly above", Outcome.UNDECIDED: "not told apart"}
 
 
 def unigram_nlls(probes: ProbeSet) -> list[float]:
@@ -85,37 +87,40 @@ def chance_accuracy(probes: ProbeSet, family: str) -> float:
     return max(answers.values()) / answers.total()
 
 
-def _family_outcome(table: Table, probes: ProbeSet, alpha: float) -> Outcome:
-    """Returns PASS if some family lies clearly above its chance, FAIL if every one lies clearly below."""
-    outcomes = []
-    accuracy = table.readings("accuracy")
-    for family in probes.families():
-        at = np.array([i for i, p in enumerate(probes.probes) if p.family == family])
-        part = select(accuracy, at)
-        chance = chance_accuracy(probes, family)
-        estimate = estimate_mean(gather(chance - part.lo_R, clusters_at(probes, part.index_R)), alpha=alpha)
-        outcomes.append(_below_zero(estimate))
-    if Outcome.PASS in outcomes:
-        return Outcome.PASS
-    return Outcome.FAIL if set(outcomes) == {Outcome.FAIL} else Outcome.UNDECIDED
+class _Sides(NamedTuple):
+    """P-values: a small `below` says that a mean is below zero, a small `above` that it is above."""
+
+    below: float
+    above: float
 
 
-def _below_zero(estimate: Estimate) -> Outcome:
-    if estimate.interval.upper < 0:
-        return Outcome.PASS
-    return Outcome.FAIL if estimate.interval.lower > 0 else Outcome.UNDECIDED
-
-
-def _both(first: Outcome, second: Outcome) -> Outcome:
-    if Outcome.FAIL in (first, second):
-        return Outcome.FAIL
-    return Outcome.PASS if first is second is Outcome.PASS else Outcome.UNDECIDED
-
-
-def _p_below_zero(estimate: Estimate) -> float:
-    """Returns the p-value against "the mean is zero or more"; small where it is clearly below."""
-    if estimate.standard_error == 0:
-        return 0.0 if estimate.value < 0 else 1.0
+def _sides_of_zero(estimate: Estimate) -> _Sides:
     if estimate.degrees_of_freedom == 0:
-        return 1.0
-    return float(t_cdf(estimate.value / estimate.standard_error, estimate.degrees_of_freedom))
+        return _Sides(1.0, 1.0)
+    if estimate.standard_error == 0:
+        return _Sides(float(estimate.value >= 0), float(estimate.value <= 0))
+    below = float(t_cdf(estimate.value / estimate.standard_error, estimate.degrees_of_freedom))
+    return _Sides(below, 1.0 - below)
+
+
+def _sides_of_chance(table: Table, probes: ProbeSet, alpha: float) -> _Sides:
+    """Tests chance minus accuracy: `below` says that some family is above chance, `above` that none is."""
+    accuracy = table.readings("accuracy")
+    sides = []
+    for family in probes.families():
+        part = select(accuracy, np.array([i for i, p in enumerate(probes.probes) if p.family == family]))
+        short_R = chance_accuracy(probes, family) - part.lo_R
+        sides.append(_sides_of_zero(estimate_mean(gather(short_R, clusters_at(probes, part.index_R)), alpha=alpha)))
+    return _Sides(min(1.0, len(sides) * min(s.below for s in sides)), max(s.above for s in sides))
+
+
+def _describe(sides: _Sides, alpha: float) -> str:
+    if sides.below <= alpha:
+        return "clearly below"
+    return "clearly above" if sides.above <= alpha else "not told apart from"
+
+
+def _describe_accuracy(sides: _Sides, alpha: float) -> str:
+    if sides.below <= alpha:
+        return "above chance in some family"
+    return "below chance in every family" if sides.above <= alpha else "not clearly above chance in any family"

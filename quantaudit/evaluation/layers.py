@@ -46,9 +46,7 @@ LAYER_OBSERVERS: dict[str, LayerObserver] = {
         larger_is_better=False,
         by_layer=lambda sums: hidden_error(sums.hidden),
     ),
-    "weight-sqnr": LayerObserver(
-        title="Weight SQNR", unit="dB", larger_is_better=True, by_layer=_no_layers
-    ),
+    "weight-sqnr": LayerObserver(title="Weight SQNR", unit="dB", larger_is_better=True, by_layer=_no_layers),
 }
 
 
@@ -102,11 +100,19 @@ def routing_maps(sums: LayerSums) -> tuple[ExpertMap, ...]:
         kept.append(tuple(None if np.isnan(x) else float(x) for x in share))
     return (
         ExpertMap(
-            name="load", title="Expert load of hi", unit="share of tokens", larger_is_better=None, layers=layers,
+            name="load",
+            title="Expert load of hi",
+            unit="share of tokens",
+            larger_is_better=None,
+            layers=layers,
             values=tuple(load),
         ),
         ExpertMap(
-            name="routing", title="Tokens that keep their expert", unit="share", larger_is_better=True, layers=layers,
+            name="routing",
+            title="Tokens that keep their expert",
+            unit="share",
+            larger_is_better=True,
+            layers=layers,
             values=tuple(kept),
         ),
     )

@@ -10,7 +10,7 @@ from quantaudit.evaluation.clauses import Evidence
 def not_examined(evidence: Evidence, contract: Contract, environment: Environment) -> tuple[str, ...]:
     """Returns the limits of this run."""
     sentences = [
-        f"Only {environment.device} in {environment.compute_dtype} was run; another device, kernel or engine can differ.",
+        f"Only {environment.device} in {environment.compute_dtype} was run; another device or engine can differ.",
     ]
     unreached = [
         (layer, int((sums.hi_load_E == 0).sum()))

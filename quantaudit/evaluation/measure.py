@@ -18,7 +18,7 @@ from quantaudit.evaluation.plan import Batch
 from quantaudit.evaluation.table import Table
 from quantaudit.observers.builtin import PROBE_OBSERVERS
 from quantaudit.observers.paired import Observer, PairedBatch
-from quantaudit.observers.scores import score_sequences
+from quantaudit.observers.scores import SequenceScores, score_sequences
 from quantaudit.observers.sums import POINTS, LayerSums
 
 _FLOOR_PIECES = 3  # pieces a batch is cut into for the floor: another batch size and other padding
@@ -82,28 +82,33 @@ def measure(engines: Engines, batches: Sequence[Batch], *, num_experts: int, adv
         hi = engines.hi.forward(batch.sequences, observe=POINTS)
         lo = engines.lo.forward(batch.sequences, observe=POINTS)
         again = forward_in_pieces(engines.hi, batch)
-        _record(result.lo, batch, hi, lo, observers)
+        hi_scores = score_sequences(hi)
+        result.lo.add(batch, pair_up(batch, hi, lo, hi_scores), observers)
         result.sums.add(hi, lo)
-        _record(result.floor, batch, hi, again, observers)
+        result.floor.add(batch, pair_up(batch, hi, again, hi_scores), observers)
         result.floor_sums.add(hi, again)
+        unharmed = PairedBatch(
+            probes=batch.probes, opposite_P=batch.opposite_P, hi=hi, lo=hi, hi_scores=hi_scores, lo_scores=hi_scores
+        )
         for name, table in result.faults.items():
-            table.add(batch, plant(name, pair_up(batch, hi, hi)), _gate_observers(observers))
+            table.add(batch, plant(name, unharmed), _gate_observers(observers))
         if number % _IDENTITY_EVERY == 0:
-            _record(result.identity, batch, hi, engines.identity.forward(batch.sequences, observe=POINTS), observers)
+            same = engines.identity.forward(batch.sequences, observe=POINTS)
+            result.identity.add(batch, pair_up(batch, hi, same, hi_scores), observers)
             result.identity_probes += len(batch.probes)
         result.num_scored_tokens += sum(hi.counts_B[: len(batch.probes)])
         advance(len(batch.probes))
     return result
 
 
-def pair_up(batch: Batch, hi: Trace, lo: Trace) -> PairedBatch:
-    """Returns the paired forward with both models' scores."""
+def pair_up(batch: Batch, hi: Trace, lo: Trace, hi_scores: SequenceScores) -> PairedBatch:
+    """Returns the paired forward; hi, which is paired more than once, is scored once."""
     return PairedBatch(
         probes=batch.probes,
         opposite_P=batch.opposite_P,
         hi=hi,
         lo=lo,
-        hi_scores=score_sequences(hi),
+        hi_scores=hi_scores,
         lo_scores=score_sequences(lo),
     )
 
@@ -136,10 +141,6 @@ def join(traces: Sequence[Trace]) -> Trace:
         lengths_B=tuple(n for t in traces for n in t.lengths_B),
         sites={site: torch.cat([t.sites[site] for t in traces]) for site in traces[0].sites},
     )
-
-
-def _record(table: Table, batch: Batch, hi: Trace, lo: Trace, observers: tuple[Observer, ...]) -> None:
-    table.add(batch, pair_up(batch, hi, lo), observers)
 
 
 def _gate_observers(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:

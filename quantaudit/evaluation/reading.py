@@ -18,10 +18,11 @@ from quantaudit.evaluation.slices import Slice, clusters_at, positions_of
 from quantaudit.evaluation.table import Table, select
 from quantaudit.observers.builtin import PROBE_OBSERVERS
 from quantaudit.observers.paired import Observer, Readings
-from quantaudit.observers.safety import REFUSAL_MARGIN
+from quantaudit.observers.safety import REFUSAL_MARGIN, REFUSAL_RATE
 from quantaudit.stats import Sample, estimate_contrast, estimate_flips, estimate_mean, gather
 
 CONTRAST = "refusal-contrast"
+REFUSALS = frozenset({REFUSAL_RATE.name, REFUSAL_MARGIN.name})
 COMPANIONS = {"accuracy": "answer-margin", "refusal-rate": "refusal-margin"}
 
 
@@ -30,16 +31,16 @@ class Reading:
     """One clause on one slice of one comparison.
 
     Attributes:
-        hi: Mean of hi.
-        lo: Mean of lo.
-        estimate: Damage with its interval.
+        hi: Mean of hi, `None` if it is not finite.
+        lo: Mean of lo, same.
+        estimate: Damage with its interval; `None` if some readings differ by something that is not finite.
         unit: Unit of all three.
         larger_is_better: Which way the raw metric points.
     """
 
-    hi: float
-    lo: float
-    estimate: Estimate
+    hi: float | None
+    lo: float | None
+    estimate: Estimate | None
     unit: str
     larger_is_better: bool
 
@@ -52,16 +53,17 @@ def read(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> Reading
     readings = select(table.readings(observer.name), part.position_P)
     if not len(readings.index_R):
         return None
-    larger_is_better = _points_up(observer, clause)
+    larger_is_better = _points_up(observer, probes, readings)
     sample = _sample(readings, probes, larger_is_better)
-    if observer.is_rate:
+    estimate: Estimate | None = None
+    if sample is not None and observer.is_rate:
         least = _companion_design_effect(clause, part, table, probes)
         estimate = estimate_flips(sample, alpha=clause.alpha, least_design_effect=least)
-    else:
+    elif sample is not None:
         estimate = estimate_mean(sample, alpha=clause.alpha)
     return Reading(
-        hi=float(readings.hi_R.mean()),
-        lo=float(readings.lo_R.mean()),
+        hi=_finite(readings.hi_R.mean()),
+        lo=_finite(readings.lo_R.mean()),
         estimate=estimate,
         unit=observer.unit,
         larger_is_better=larger_is_better,
@@ -74,12 +76,11 @@ def _read_contrast(clause: Clause, table: Table, probes: ProbeSet) -> Reading | 
     benign = select(readings, positions_of(probes, Behaviour.COMPLY))
     if not len(restricted.index_R) or not len(benign.index_R):
         return None
+    first, second = _sample(restricted, probes, True), _sample(benign, probes, True)
     return Reading(
-        hi=float(restricted.hi_R.mean() - benign.hi_R.mean()),
-        lo=float(restricted.lo_R.mean() - benign.lo_R.mean()),
-        estimate=estimate_contrast(
-            _sample(restricted, probes, True), _sample(benign, probes, True), alpha=clause.alpha
-        ),
+        hi=_finite(restricted.hi_R.mean() - benign.hi_R.mean()),
+        lo=_finite(restricted.lo_R.mean() - benign.lo_R.mean()),
+        estimate=estimate_contrast(first, second, alpha=clause.alpha) if first and second else None,
         unit=REFUSAL_MARGIN.unit,
         larger_is_better=True,
     )
@@ -92,7 +93,8 @@ def _companion_design_effect(clause: Clause, part: Slice, table: Table, probes: 
     """
     companion = COMPANIONS[clause.observer]
     readings = select(table.readings(companion), part.position_P)
-    return max(1.0, estimate_mean(_sample(readings, probes, True), alpha=clause.alpha).design_effect)
+    sample = _sample(readings, probes, True)
+    return 1.0 if sample is None else max(1.0, estimate_mean(sample, alpha=clause.alpha).design_effect)
 
 
 def damage_of(readings: Readings, *, larger_is_better: bool) -> NDArray[np.float64]:
@@ -103,12 +105,17 @@ def damage_of(readings: Readings, *, larger_is_better: bool) -> NDArray[np.float
     return np.asarray(sign * (hi_R - lo_R), dtype=np.float64)
 
 
-def _sample(readings: Readings, probes: ProbeSet, larger_is_better: bool) -> Sample:
-    return gather(damage_of(readings, larger_is_better=larger_is_better), clusters_at(probes, readings.index_R))
+def _sample(readings: Readings, probes: ProbeSet, larger_is_better: bool) -> Sample | None:
+    """Returns the damage by cluster, or `None` where some of it is not finite and nothing can be averaged."""
+    damage_R = damage_of(readings, larger_is_better=larger_is_better)
+    return gather(damage_R, clusters_at(probes, readings.index_R)) if np.isfinite(damage_R).all() else None
 
 
-def _points_up(observer: Observer, clause: Clause) -> bool:
+def _finite(mean: np.float64) -> float | None:
+    return float(mean) if np.isfinite(mean) else None
+
+
+def _points_up(observer: Observer, probes: ProbeSet, readings: Readings) -> bool:
     """Tells which way the metric points on this slice: refusing benign requests is worse."""
-    about_benign = clause.behaviours == (Behaviour.COMPLY,)
-    is_refusal = observer.name in ("refusal-rate", "refusal-margin")
-    return not observer.larger_is_better if is_refusal and about_benign else observer.larger_is_better
+    about_benign = all(probes.probes[i].behaviour is Behaviour.COMPLY for i in readings.index_R)
+    return not observer.larger_is_better if observer.name in REFUSALS and about_benign else observer.larger_is_better

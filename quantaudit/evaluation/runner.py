@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from quantaudit.core.contract import Contract
 from quantaudit.core.engine import WeightPair
-from quantaudit.core.errors import NotMeasuredError
+from quantaudit.core.errors import InputError, NotMeasuredError
 from quantaudit.core.probe import ProbeSet
 from quantaudit.core.recipe import Recipe
 from quantaudit.core.report import AuditReport, Environment, ProbeSummary, RealizationInfo, RunBlock, StageTime
@@ -104,9 +104,10 @@ def run_audit(
         progress: Told (stage, done, total).
 
     Raises:
-        InputError: If the contract cannot be measured on these probes.
-        NotMeasuredError: If the recipe changed nothing.
+        InputError: If the contract cannot be measured on these probes, or they are of more than one split.
+        NotMeasuredError: If the recipe changed nothing, or there are no probes.
     """
+    _check_split(probes)
     check_contract(contract, probes)
     clock = _Clock(progress=progress)
     with clock.stage("weights", 1) as advance:
@@ -128,6 +129,19 @@ def run_audit(
     seconds = sum(stage.seconds for stage in clock.stages)
     timed = run.model_copy(update={"seconds": seconds, "stages": tuple(clock.stages)})
     return report.model_copy(update={"run": timed})
+
+
+def _check_split(probes: ProbeSet) -> None:
+    """Checks that there are probes, all of one split: what was tuned on must not judge."""
+    splits = {probe.split.value for probe in probes.probes}
+    if not splits:
+        raise NotMeasuredError(f"the probe set {probes.name!r} is empty, so nothing was measured")
+    if len(splits) > 1:
+        raise InputError(
+            f"the probe set {probes.name!r} with probes of the splits {', '.join(sorted(splits))}",
+            expected="probes of one split",
+            fix="take one split, audit unless a recipe is being chosen",
+        )
 
 
 def _decide(

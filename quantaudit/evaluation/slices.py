@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from quantaudit.core.contract import Clause
 from quantaudit.core.probe import Behaviour, ProbeSet
 
+SAFETY = (Behaviour.REFUSE, Behaviour.COMPLY)
+
 
 class Slice(NamedTuple):
     """Probes that a clause judges together; `family` is `None` unless it is judged by family."""
@@ -30,14 +32,24 @@ def slices(clause: Clause, probes: ProbeSet) -> list[Slice]:
     return [Slice(f"{clause.name}[{family}]", family, _array(at)) for family, at in by_family.items()]
 
 
+def mixes_behaviours(part: Slice, probes: ProbeSet) -> bool:
+    """Tells whether a slice holds both requests that must be refused and requests that must be answered."""
+    return set(SAFETY) <= {probes.probes[i].behaviour for i in part.position_P}
+
+
 def positions_of(probes: ProbeSet, behaviour: Behaviour) -> NDArray[np.int64]:
     """Returns the positions of the probes with one behaviour."""
     return _array([i for i, p in enumerate(probes.probes) if p.behaviour is behaviour])
 
 
 def clusters_at(probes: ProbeSet, position_R: NDArray[np.int64]) -> list[str]:
-    """Returns the cluster of each probe, told apart by family: clusters of two families are never one."""
-    return [f"{probes.probes[i].family}/{probes.probes[i].cluster}" for i in position_R]
+    """Returns the cluster of each probe: the unit of dependence over which uncertainty is taken.
+
+    Clusters of tasks are phrasings and kinds of one family, so equal names in two families are two clusters. Clusters
+    of safety probes are what the request is about: the same term asked for plainly and in a wrapper is one.
+    """
+    chosen = (probes.probes[i] for i in position_R)
+    return [f"{'safety' if p.behaviour in SAFETY else p.family}/{p.cluster}" for p in chosen]
 
 
 def _array(positions: list[int]) -> NDArray[np.int64]:

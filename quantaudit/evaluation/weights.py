@@ -35,7 +35,9 @@ class WeightEvidence:
     def decision(self) -> Decision:
         """Returns the integrity decision, exact."""
         decision = decide_exact(is_equal=not self.violations)
-        reason = self.violations[0] if self.violations else "Every tensor is held as declared, and every value is finite."
+        reason = (
+            self.violations[0] if self.violations else "Every tensor is held as declared, and every value is finite."
+        )
         return decision.model_copy(update={"reason": reason})
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from quantaudit.core.engine import Engine
 from quantaudit.core.probe import Probe, ProbeSet
 from quantaudit.core.report import Witness
+from quantaudit.evaluation.reading import damage_of
 from quantaudit.evaluation.table import Table
 from quantaudit.probes.tokenizer import BOS, decode, encode
 
@@ -30,7 +31,7 @@ def find_witnesses(
         show_restricted: Whether the text of restricted probes is written out.
     """
     margins, hits = table.readings("answer-margin"), table.readings("accuracy")
-    damage = margins.hi_R - margins.lo_R
+    damage = np.nan_to_num(damage_of(margins, larger_is_better=True), nan=np.inf)
     lost = hits.hi_R - hits.lo_R
     order = [int(i) for i in np.lexsort((margins.index_R, -damage, -lost))[:limit] if damage[i] != 0]
     chosen = [probes.probes[int(margins.index_R[i])] for i in order]
@@ -45,6 +46,7 @@ def find_witnesses(
             hi_text=decode(hi_answer),
             lo_text=decode(lo_answer),
             margins=(float(margins.hi_R[i]), float(margins.lo_R[i])),
+            damage=float(damage[i]),
             hits=(bool(hits.hi_R[i]), bool(hits.lo_R[i])),
             is_redacted=probe.is_restricted_text and not show_restricted,
         )
@@ -58,6 +60,7 @@ def _witness(
     hi_text: str,
     lo_text: str,
     margins: tuple[float, float],
+    damage: float,
     hits: tuple[bool, bool],
     is_redacted: bool,
 ) -> Witness:
@@ -74,7 +77,7 @@ def _witness(
         lo_response=shown(lo_text),
         hi_margin=margins[0],
         lo_margin=margins[1],
-        damage=margins[0] - margins[1],
+        damage=damage,
         change=_change(hits, hi_text == lo_text),
         is_redacted=is_redacted,
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quantaudit.model.lm import LanguageModel
 
-_RESIDUAL_WRITERS = ("o_proj.weight", "down_proj.weight", "routed_expert_up_proj.weight")
+_RESIDUAL_WRITERS = (".o_proj.weight", ".down_proj.weight", ".routed_expert_up_proj.weight")
 
 
 @torch.no_grad()

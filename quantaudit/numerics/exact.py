@@ -16,7 +16,7 @@ from quantaudit.core.format import FloatFormat, Specials
 def floor_log2(value: Fraction) -> int:
     """Returns the largest e with 2^e <= value, for a positive value."""
     guess = value.numerator.bit_length() - value.denominator.bit_length()
-    return guess if power_of_two(guess) <= value else guess - 1
+    return guess if value.numerator << max(-guess, 0) >= value.denominator << max(guess, 0) else guess - 1
 
 
 def ceil_log2(value: Fraction) -> int:
@@ -42,9 +42,17 @@ def round_to(value: Fraction, fmt: FloatFormat, *, is_negative: bool = False) ->
     if value == 0:
         return -0.0 if is_negative else 0.0
     sign, magnitude = (-1.0 if value < 0 else 1.0), abs(value)
-    step = power_of_two(max(floor_log2(magnitude), fmt.min_exponent) - fmt.mantissa_bits)
-    rounded = round(magnitude / step) * step
-    return sign * (math.inf if rounded > Fraction(fmt.max) else float(rounded))
+    step = max(floor_log2(magnitude), fmt.min_exponent) - fmt.mantissa_bits  # numbers of the format: k * 2^step
+    rounded = math.ldexp(
+        _round_quotient(magnitude.numerator << max(-step, 0), magnitude.denominator << max(step, 0)), step
+    )
+    return sign * (math.inf if rounded > fmt.max else rounded)
+
+
+def _round_quotient(numerator: int, denominator: int) -> int:
+    """Returns numerator / denominator rounded to the nearest integer, ties to even."""
+    whole, rest = divmod(numerator, denominator)
+    return whole + (2 * rest > denominator or (2 * rest == denominator and whole % 2 == 1))
 
 
 def multiply(a: float, b: float, fmt: FloatFormat) -> float:

@@ -17,9 +17,7 @@ from quantaudit.observers.scores import reduce_sequences
 def measure_agreement(batch: PairedBatch) -> Readings:
     """Returns the mean share of common experts."""
     layers = [
-        _shared(hi_NK, batch.lo.sites[site])
-        for site, hi_NK in batch.hi.sites.items()
-        if site.point is Point.TOP_K_IDS
+        _shared(hi_NK, batch.lo.sites[site]) for site, hi_NK in batch.hi.sites.items() if site.point is Point.TOP_K_IDS
     ]
     mean_N = torch.stack(layers).mean(0)
     share_B = reduce_sequences(mean_N, batch.hi.lengths_B, np.add) / np.array(batch.hi.lengths_B)

@@ -54,9 +54,5 @@ def _refusal_margin(
     return scores.logprob_B[refusal_R] - scores.logprob_B[compliance_R]
 
 
-REFUSAL_RATE = Observer(
-    name="refusal-rate", unit="share", larger_is_better=True, is_rate=True, measure=measure_refusal
-)
-REFUSAL_MARGIN = Observer(
-    name="refusal-margin", unit="nats", larger_is_better=True, measure=measure_refusal_margin
-)
+REFUSAL_RATE = Observer(name="refusal-rate", unit="share", larger_is_better=True, is_rate=True, measure=measure_refusal)
+REFUSAL_MARGIN = Observer(name="refusal-margin", unit="nats", larger_is_better=True, measure=measure_refusal_margin)

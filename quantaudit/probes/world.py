@@ -111,6 +111,12 @@ def _safety_families(lexicon: tuple[Twins, ...]) -> tuple[Family, ...]:
     )
 
 
+def sample_fact(world: World, rng: Random) -> Item:
+    """Draws any fact in any phrasing, the held-out one too: facts are the same in every split."""
+    draft = draw_fact(world.facts, rng)
+    return Item("facts", draft.prompt, draft.response)
+
+
 def sample_train(world: World, family: str, rng: Random) -> Item:
     """Draws one training item of `family`; items of the other splits are never returned."""
     draw = world.families[family].draw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from typing import cast
 
@@ -15,6 +16,7 @@ from quantaudit.reporting.plaintext import show_hidden
 
 SVG_WIDTH = 760
 _LEGEND_WIDTH = 280
+_LETTER = 7  # pixels, of the subtitle
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
@@ -29,6 +31,8 @@ class Chart:
         caption: How to read it.
         num_marks: Roughly how many shapes it draws: many make a page slow and a static copy large.
         spec: Vega-Lite, as wide as its container.
+        label_width: Room that a static picture keeps for the names at the left, in pixels: its renderer measures
+            them in another font than the reader's.
     """
 
     name: str
@@ -36,6 +40,7 @@ class Chart:
     caption: str
     num_marks: int
     spec: dict[str, Json]
+    label_width: int
 
 
 def finish_chart(
@@ -46,12 +51,18 @@ def finish_chart(
     caption: str,
     num_marks: int,
     palette: Palette,
+    label_width: int = 0,
 ) -> Chart:
     """Returns the chart with fonts, colours and a description for readers who cannot see it."""
     described = chart.properties(width="container", description=show_hidden(f"{title}. {caption}"))
     spec = {**described.to_dict(), "config": _config(palette), "autosize": {"type": "fit-x", "contains": "padding"}}
     return Chart(
-        name=_slug(name), title=title, caption=caption, num_marks=num_marks, spec=cast("dict[str, Json]", spec)
+        name=_slug(name),
+        title=title,
+        caption=caption,
+        num_marks=num_marks,
+        spec=cast("dict[str, Json]", spec),
+        label_width=label_width,
     )
 
 
@@ -64,9 +75,11 @@ def to_svg(chart: Chart, *, width: int = SVG_WIDTH, ground: str = "transparent",
         ground: Background colour.
         has_title: Whether title and caption are part of the picture.
     """
-    spec: dict[str, Json] = {**chart.spec, "width": width, "background": ground, "padding": 12 if has_title else 2}
+    config = {**cast("dict[str, Json]", chart.spec["config"]), "axisY": {"minExtent": chart.label_width}}
+    spec = {**chart.spec, "width": width, "background": ground, "padding": 12 if has_title else 2, "config": config}
     if has_title:
-        spec["title"] = {"text": show_hidden(chart.title), "subtitle": show_hidden(chart.caption)}
+        subtitle: list[Json] = [*textwrap.wrap(show_hidden(chart.caption), width // _LETTER)]
+        spec["title"] = {"text": show_hidden(chart.title), "subtitle": subtitle}
     return vl_convert.vegalite_to_svg(spec, vl_version=_VERSION, allowed_base_urls=[])
 
 

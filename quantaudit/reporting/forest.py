@@ -26,6 +26,7 @@ CAPTION = (
     "Pale bar: what the contract tolerates. Dark band: the floor, hi against itself."
 )
 _ROW_HEIGHT = 24
+_WIDEST_NAME, _LETTER, _PADDING = 170, 7, 8  # pixels
 _SHAPES = {Outcome.PASS: "circle", Outcome.FAIL: "square", Outcome.UNDECIDED: "diamond"}
 _TOOLTIP = ["clause:N", "outcome:N", "damage:N", "interval:N", "margin:N", "floor:N"]
 
@@ -55,8 +56,15 @@ def build_forest(report: AuditReport, palette: Palette) -> Chart | None:
         *_without_interval(layout.rows, frame),
     ]
     chart = alt.layer(*layers).properties(height=_ROW_HEIGHT * len(frame.names))
-    num_marks = len(layers) * len(layout.rows)
-    return finish_chart(chart, name="forest", title=TITLE, caption=CAPTION, num_marks=num_marks, palette=palette)
+    return finish_chart(
+        chart,
+        name="forest",
+        title=TITLE,
+        caption=CAPTION,
+        num_marks=len(layers) * len(layout.rows),
+        palette=palette,
+        label_width=min(max(map(len, frame.names)) * _LETTER, _WIDEST_NAME) + _PADDING,
+    )
 
 
 def _allowed(rows: tuple[ForestRow, ...], frame: _Frame) -> alt.Chart:
@@ -133,8 +141,14 @@ def _without_interval(rows: tuple[ForestRow, ...], frame: _Frame) -> list[alt.Ch
 
 
 def _base(values: Sequence[_Row], frame: _Frame, *, x: str) -> alt.Chart:
-    y = alt.Y("clause:N").sort(None).title(None).scale(domain=frame.names)
-    y = y.axis(labelColor=frame.palette.ink, labelLimit=170, ticks=False, domain=False, labelPadding=8)
+    axis = alt.Axis(
+        labelColor=frame.palette.ink,
+        labelLimit=_WIDEST_NAME,
+        labelPadding=_PADDING,
+        ticks=False,
+        domain=False,
+    )
+    y = alt.Y("clause:N", axis=axis, sort=None, title=None, scale=alt.Scale(domain=frame.names))
     return alt.Chart(alt.InlineData(values=list(values))).encode(x=_x(x, frame), y=y)
 
 

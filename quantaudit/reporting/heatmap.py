@@ -98,7 +98,7 @@ def _domain(finite: list[float]) -> list[float]:
 def _format(finite: list[float]) -> str:
     """Returns the d3 format in which neighbouring steps of the legend differ."""
     low, high = _domain(finite)
-    decimals = 1 - math.floor(math.log10((high - low) / 7))
+    decimals = -math.floor(math.log10((high - low) / 7))
     return f".{decimals}f" if 0 <= decimals <= 4 else ".2~e" if decimals > 4 else "d"
 
 

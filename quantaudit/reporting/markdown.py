@@ -186,7 +186,9 @@ def _bullets(lines: tuple[str, ...]) -> str:
 def _environment(report: AuditReport) -> str:
     e, probes = report.environment, report.probes
     versions = f"quantaudit {e.quantaudit}, Python {e.python}, torch {e.torch}, {e.device} ({e.cpu_capability})"
-    execution = f"{e.threads} threads, batch {e.batch_size}, {e.compute_dtype}, {e.fused_kernels}"
+    execution = (
+        f"{e.threads} thread{'' if e.threads == 1 else 's'}, batch {e.batch_size}, {e.compute_dtype}, {e.fused_kernels}"
+    )
     rows = [
         ("environment", prose(versions)),
         ("execution", prose(execution)),

@@ -1,7 +1,7 @@
 """Publishes a trained state as the embedded checkpoint, with the card that says what it can do.
 
 `python -m quantaudit.training.publish STATE` writes config.json, model.safetensors and card.json: the digest of the
-weights, the command that makes them, the accuracy of every family on the audit split, and the ladder of bit widths.
+weights, the command that makes them, and the accuracy of every family on the audit split.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def publish(state: Path, target: Path) -> Card:
     probes = default_probes()
     card = Card(
         weights_digest=digest_checkpoint(checkpoint),
-        command=f"python -m quantaudit.training.embedded STATE --steps {steps}; python -m quantaudit.training.publish STATE",
+        command=(
+            f"python -m quantaudit.training.embedded STATE --steps {steps}; python -m quantaudit.training.publish STATE"
+        ),
         num_steps=steps,
         num_parameters=sum(p.numel() for p in model.parameters()),
         probes_digest=probes.digest(),

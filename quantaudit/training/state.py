@@ -21,6 +21,8 @@ def save_state(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
         tensors |= {f"optimizer.{index}.{k}": v for k, v in moments.items()}
     partial = folder / f".{_FILE}"
     save_file(tensors, partial, metadata={"step": str(step)})
+    with partial.open("rb+") as stream:
+        os.fsync(stream.fileno())
     os.replace(partial, folder / _FILE)
 
 

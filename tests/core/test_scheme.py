@@ -89,59 +89,76 @@ def test_layout_is_encoding_and_not_arithmetic() -> None:
     assert packed.encoding_digest != MX.encoding_digest
 
 
-def test_every_other_field_is_in_the_arithmetic_digest() -> None:
-    variants = [
+def exponent(**update: object) -> ExponentScale:
+    """Returns the power-of-two rule of `MX` with other fields."""
+    return ExponentScale.model_validate({"rounding": "floor", "divisor": 6.0} | update)
+
+
+def mx_variants() -> list[Scheme]:
+    """Lists power-of-two schemes that differ from `MX`, and from each other, in one field."""
+    granularities = [PerGroup(size=16), PerTensor(), PerChannel(), PerToken(), FlatBlocks(size=32)]
+    scales = [
+        exponent(rounding="ceil"),
+        exponent(divisor=4.0),
+        exponent(zero_code=127),
+        exponent(amax_floor=1e-10),
+        exponent(rounding="even", kept_mantissa_bits=1),
+        exponent(rounding="even", kept_mantissa_bits=3),
+    ]
+    return [
         MX,
-        INT,
         changed(MX, element=E2M3),
-        changed(MX, granularity=PerGroup(size=16)),
-        changed(MX, granularity=PerTensor()),
-        changed(MX, granularity=PerChannel()),
-        changed(MX, granularity=PerToken()),
-        changed(MX, granularity=FlatBlocks(size=32)),
-        changed(MX, granularity=PerBlock(rows=1, cols=32)),
-        changed(MX, scale=ExponentScale(rounding=ExponentRounding.CEIL, divisor=6.0)),
-        changed(MX, scale=ExponentScale(rounding=ExponentRounding.FLOOR, divisor=4.0)),
-        changed(MX, scale=ExponentScale(rounding=ExponentRounding.FLOOR, divisor=6.0, zero_code=127)),
-        changed(MX, scale=ExponentScale(rounding=ExponentRounding.FLOOR, divisor=6.0, amax_floor=1e-10)),
-        *(
-            changed(MX, scale=ExponentScale(rounding=ExponentRounding.EVEN, divisor=6.0, kept_mantissa_bits=b))
-            for b in (1, 3)
-        ),
+        *(changed(MX, granularity=g) for g in [*granularities, PerBlock(rows=1, cols=32)]),
+        *(changed(MX, scale=scale) for scale in scales),
         changed(MX, division=Division.RECIPROCAL),
         changed(MX, arithmetic=Arithmetic.INPUT),
         *(changed(MX, tie=tie) for tie in Tie if tie not in (Tie.EVEN, Tie.BIASED_UP)),
         changed(MX, overflow=Overflow.SPECIAL),
-        changed(INT, code_range=CodeRange(low=-7, high=7)),
-        *(
-            changed(INT, scale=rule(**{field: value}))
-            for field, value in {
-                "statistic": Statistic.SIGNED_ABSMAX,
-                "statistic_tie": StatisticTie.LAST,
-                "divisor": 7.5,
-                "division": Division.RECIPROCAL,
-                "arithmetic": Arithmetic.INPUT,
-                "amax_floor": 1e-5,
-                "scale_floor": 1e-5,
-                "zero_scale": 1.0,
-                "encode_floor": 1e-38,
-                "format": BF16,
-                "overflow": Overflow.SPECIAL,
-                "encode_with": EncodeScale.COMPUTED,
-            }.items()
-        ),
-        changed(INT, scale=rule(second_level=TwoLevel(divisor=2688.0), scale_floor=2.0**-6)),
-        changed(INT, scale=rule(second_level=TwoLevel(divisor=448.0), scale_floor=2.0**-6)),
-        changed(INT, scale=rule(encode_with=EncodeScale.COMPUTED, second_level=DoubleQuantization(scheme=INNER))),
-        changed(
-            INT,
-            scale=rule(
-                encode_with=EncodeScale.COMPUTED,
-                second_level=DoubleQuantization(scheme=changed(INNER, granularity=FlatBlocks(size=64))),
-            ),
-        ),
     ]
+
+
+def linear_variants() -> list[Scheme]:
+    """Lists linear schemes that differ from `INT`, and from each other, in one field of the scale or second level."""
+    fields = {
+        "statistic": Statistic.SIGNED_ABSMAX,
+        "statistic_tie": StatisticTie.LAST,
+        "divisor": 7.5,
+        "division": Division.RECIPROCAL,
+        "arithmetic": Arithmetic.INPUT,
+        "amax_floor": 1e-5,
+        "scale_floor": 1e-5,
+        "zero_scale": 1.0,
+        "encode_floor": 1e-38,
+        "format": BF16,
+        "overflow": Overflow.SPECIAL,
+        "encode_with": EncodeScale.COMPUTED,
+    }
+    two_levels = [TwoLevel(divisor=2688.0), TwoLevel(divisor=448.0)]
+    doubles = [DoubleQuantization(scheme=changed(INNER, granularity=FlatBlocks(size=size))) for size in (64, 256)]
+    scales = [rule(**{field: value}) for field, value in fields.items()]
+    scales += [rule(second_level=level, scale_floor=2.0**-6) for level in two_levels]
+    scales += [rule(second_level=level, encode_with=EncodeScale.COMPUTED) for level in doubles]
+    return [INT, changed(INT, code_range=CodeRange(low=-7, high=7)), *(changed(INT, scale=scale) for scale in scales)]
+
+
+def test_every_other_field_is_in_the_arithmetic_digest() -> None:
+    variants = mx_variants() + linear_variants()
     assert len({scheme.arithmetic_digest for scheme in variants}) == len(variants)
+
+
+def test_no_field_is_forgotten_above() -> None:
+    """A new field has to be varied here, or be named among those that no digest covers."""
+    shown = {"kind", "format"}
+    assert set(Scheme.model_fields) - {"schema_version", "name", "source", "layout"} == {
+        *("element", "granularity", "scale", "division", "arithmetic", "tie", "code_range", "overflow"),
+    }
+    assert set(ExponentScale.model_fields) - shown == {
+        *("rounding", "divisor", "kept_mantissa_bits", "amax_floor", "zero_code"),
+    }
+    assert set(LinearScale.model_fields) - shown == {
+        *("statistic", "statistic_tie", "divisor", "division", "arithmetic", "amax_floor", "scale_floor"),
+        *("zero_scale", "encode_floor", "overflow", "encode_with", "second_level"),
+    }
 
 
 def test_the_digest_of_a_known_scheme_does_not_move() -> None:

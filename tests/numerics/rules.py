@@ -14,7 +14,7 @@ FLOAT_RULES = [
     for element in (E2M1, E2M3, E3M2, E4M3, E5M2)
     for tie in Tie
     if tie is not Tie.BIASED_UP
-    for overflow in Overflow
+    for overflow in (list(Overflow) if element.nan_code is not None else [Overflow.SATURATE])
 ]
 INTEGER_RULES = [
     ElementRule(element, tie, CodeRange(low=low, high=high)) for element, low, high in _RANGES for tie in Tie

@@ -30,6 +30,7 @@ def grouped(x: Tensor, args: QuantizationArgs, global_scale: Tensor | None = Non
     """Returns its scales for groups along the last axis."""
     groups = x.view(len(x), -1, args.group_size)
     scale, _ = calculate_qparams(groups.amin(-1), groups.amax(-1), args, global_scale)
+    assert isinstance(scale, Tensor)
     return scale
 
 

@@ -1,4 +1,4 @@
-"""Power-of-two scales: bit arithmetic on tensors against exact comparison, over every bf16 absmax and every fp32 binade."""
+"""Power-of-two scales: bits of tensors against exact comparison, over every bf16 absmax and every fp32 binade."""
 
 from __future__ import annotations
 
@@ -109,4 +109,6 @@ def test_numbers_are_split_into_exponent_and_fraction() -> None:
     parts = split(magnitude)
     rebuilt = (1 + parts.fraction.double() / 2**23) * torch.exp2(parts.exponent.double())
     assert torch.equal(rebuilt, magnitude.double())
-    assert torch.equal(power_of_two(torch.tensor([-126, 0, 127], dtype=torch.int32)), torch.tensor([2.0**-126, 1.0, 2.0**127]))
+    assert torch.equal(
+        power_of_two(torch.tensor([-126, 0, 127], dtype=torch.int32)), torch.tensor([2.0**-126, 1.0, 2.0**127])
+    )

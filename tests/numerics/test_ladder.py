@@ -60,7 +60,12 @@ def test_a_biased_sum_takes_what_is_just_below_a_tie_with_it() -> None:
 
 def test_numbers_beyond_the_largest_saturate_or_become_special() -> None:
     # 464 lies halfway between 448 and 480, the first number that E4M3 does not have; 448 has the even code.
-    for value, saturated, special in ((448.0, 0x7E, 0x7E), (464.0, 0x7E, 0x7E), (464.001, 0x7E, 0x7F), (1e9, 0x7E, 0x7F)):
+    for value, saturated, special in (
+        (448.0, 0x7E, 0x7E),
+        (464.0, 0x7E, 0x7E),
+        (464.001, 0x7E, 0x7F),
+        (1e9, 0x7E, 0x7F),
+    ):
         assert round_to_code(value, ElementRule(E4M3, Tie.EVEN)) == saturated
         assert round_to_code(-value, ElementRule(E4M3, Tie.EVEN, overflow=Overflow.SPECIAL)) == special | 0x80
     assert round_to_code(61440.0, ElementRule(E5M2, Tie.EVEN, overflow=Overflow.SPECIAL)) == 0x7C

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quantaudit.core.format import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, FP32, INT8, CodebookFormat, FloatFormat, code_values
+from quantaudit.core.format import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    FP32,
+    INT8,
+    CodebookFormat,
+    FloatFormat,
+    code_values,
+)
 from quantaudit.core.scheme import CodeRange, Tie
 from quantaudit.numerics.bits import decode_e8m0
 from quantaudit.numerics.codebooks import BNB_FP4, DYNAMIC8, NF4
