@@ -70,7 +70,9 @@ def format_table(rows: list[dict[str, str | float | dict[str, float]]]) -> str:
         accuracy = row["lo_accuracy"]
         assert isinstance(accuracy, dict)
         cells = " | ".join(f"{100 * accuracy[f]:.1f}" for f in families)
-        lines.append(f"| `{row['recipe']}` | {row['verdict']} | {row['bits']:.2f} | {row['nll_damage']:+.4f} | {cells} |")
+        lines.append(
+            f"| `{row['recipe']}` | {row['verdict']} | {row['bits']:.2f} | {row['nll_damage']:+.4f} | {cells} |"
+        )
     return "\n".join(lines)
 
 

@@ -79,8 +79,8 @@ def carry_out(order: Order, progress: Progress) -> AuditReport:
         engines=Engines(
             hi=NativeEngine(hi, device), lo=NativeEngine(lo, device), identity=NativeEngine(pass_through(hi), device)
         ),
-        hi=_describe(hi, "hi", order.hi_source),
-        lo=_describe(lo, "lo", f"hi under recipe {order.recipe.name}" if order.recipe else order.lo_source or "lo"),
+        hi=_describe(hi, order.hi_source, order.hi_source),
+        lo=_describe_lo(order, lo),
         weights=pair_weights(hi, lo, wanted),
         sample_pair=next(p for p in pair_weights(hi, lo, wanted) if p.name == expert),
         num_experts=hi.model.config.num_experts,
@@ -174,6 +174,13 @@ def _wanted(order: Order, hi: Realization, lo: Realization, names: list[str]) ->
 def _may_be_equal(hi: Realization, lo: Realization) -> bool:
     """Tells whether equal weights are what the recipe should give: it quantizes nothing, or only what is stored so."""
     return all(lo.stored[name] is hi.stored.get(name) for name in lo.stored)
+
+
+def _describe_lo(order: Order, lo: Realization) -> RealizationInfo:
+    if order.recipe is not None:
+        return _describe(lo, order.recipe.name, f"hi under recipe {order.recipe.name}")
+    source = order.lo_source or "lo"
+    return _describe(lo, source, source)
 
 
 def _describe(realization: Realization, label: str, source: str) -> RealizationInfo:

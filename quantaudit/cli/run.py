@@ -62,7 +62,7 @@ def run(
             show_restricted=show_restricted,
             progress=progress,
         )
-    paths = save(report, output or _new_folder(report.lo.source), ("md", "html"))
+    paths = save(report, output or _new_folder(report.lo.label), ("md", "html"))
     if as_json:
         sys.stdout.write(report.to_json())
     else:

@@ -62,8 +62,8 @@ def read(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> Reading
     elif sample is not None:
         estimate = estimate_mean(sample, alpha=clause.alpha)
     return Reading(
-        hi=_finite(readings.hi_R.mean()),
-        lo=_finite(readings.lo_R.mean()),
+        hi=_mean(readings.hi_R),
+        lo=_mean(readings.lo_R),
         estimate=estimate,
         unit=observer.unit,
         larger_is_better=larger_is_better,
@@ -78,8 +78,8 @@ def _read_contrast(clause: Clause, table: Table, probes: ProbeSet) -> Reading | 
         return None
     first, second = _sample(restricted, probes, True), _sample(benign, probes, True)
     return Reading(
-        hi=_finite(restricted.hi_R.mean() - benign.hi_R.mean()),
-        lo=_finite(restricted.lo_R.mean() - benign.lo_R.mean()),
+        hi=_gap(restricted.hi_R, benign.hi_R),
+        lo=_gap(restricted.lo_R, benign.lo_R),
         estimate=estimate_contrast(first, second, alpha=clause.alpha) if first and second else None,
         unit=REFUSAL_MARGIN.unit,
         larger_is_better=True,
@@ -111,8 +111,13 @@ def _sample(readings: Readings, probes: ProbeSet, larger_is_better: bool) -> Sam
     return gather(damage_R, clusters_at(probes, readings.index_R)) if np.isfinite(damage_R).all() else None
 
 
-def _finite(mean: np.float64) -> float | None:
-    return float(mean) if np.isfinite(mean) else None
+def _mean(value_R: NDArray[np.float64]) -> float | None:
+    return float(value_R.mean()) if np.isfinite(value_R).all() else None
+
+
+def _gap(first_R: NDArray[np.float64], second_R: NDArray[np.float64]) -> float | None:
+    first, second = _mean(first_R), _mean(second_R)
+    return None if first is None or second is None else first - second
 
 
 def _points_up(observer: Observer, probes: ProbeSet, readings: Readings) -> bool:

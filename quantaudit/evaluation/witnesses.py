@@ -33,7 +33,7 @@ def find_witnesses(
     margins, hits = table.readings("answer-margin"), table.readings("accuracy")
     damage = np.nan_to_num(damage_of(margins, larger_is_better=True), nan=np.inf)
     lost = hits.hi_R - hits.lo_R
-    order = [int(i) for i in np.lexsort((margins.index_R, -damage, -lost))[:limit] if damage[i] != 0]
+    order = [int(i) for i in np.lexsort((margins.index_R, -damage, -lost)) if damage[i] != 0][:limit]
     chosen = [probes.probes[int(margins.index_R[i])] for i in order]
     if not chosen:
         return ()

@@ -1,7 +1,9 @@
 """Initial weights for training, drawn from one seeded generator in the order of the module tree.
 
-Matrices are normal(0, initializer_range), scaled down by sqrt(2 * layers) where they write to the residual
-stream; A_log is 0; dt_bias is the inverse softplus of a log-uniform step in [1e-3, 0.1]; pseudo-queries are
+Matrices are normal(0, initializer_range), scaled down by sqrt(2 * layers) where they write to the residual stream. The
+routed experts and the projection into their latent space keep the scale of their input, normal(0, 1 / sqrt(inputs)): at
+a small width the product of gate and up would otherwise vanish below the epsilon of the latent norm, and the experts
+would never learn. A_log is 0; dt_bias is the inverse softplus of a log-uniform step in [1e-3, 0.1]; pseudo-queries are
 zero, so that every mixture starts uniform.
 
 Source: Kimi K3 report, section 2; Attention Residuals (arXiv:2603.15031).
@@ -17,6 +19,8 @@ from torch import Tensor
 from quantaudit.model.lm import LanguageModel
 
 _RESIDUAL_WRITERS = (".o_proj.weight", ".down_proj.weight", ".routed_expert_up_proj.weight")
+
+_UNIT_GAIN = (".routed_expert_down_proj.weight", ".experts.w1.weight", ".experts.w2.weight", ".experts.w3.weight")
 
 
 @torch.no_grad()
@@ -34,6 +38,8 @@ def initialize(model: LanguageModel, seed: int) -> None:
         elif name.endswith("conv1d.weight"):
             bound = parameter.shape[-1] ** -0.5
             parameter.uniform_(-bound, bound, generator=generator)
+        elif name.endswith(_UNIT_GAIN):
+            parameter.normal_(0.0, parameter.shape[-1] ** -0.5, generator=generator)
         else:
             scale = residual_scale if name.endswith(_RESIDUAL_WRITERS) else 1.0
             parameter.normal_(0.0, model.config.initializer_range * scale, generator=generator)

@@ -142,7 +142,8 @@ def pairwise_mean(values_SG: Tensor) -> Tensor:
     while terms.shape[-1] > 1:
         low, high = terms.chunk(2, dim=-1)
         terms = low + high
-    return (terms / count).float()
+    # A GPU divides by a Python number through its reciprocal, which is not the same; by a tensor it divides.
+    return (terms / torch.full_like(terms, count)).float()
 
 
 def _raised(value: Tensor, floor: float) -> Tensor:

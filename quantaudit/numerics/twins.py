@@ -124,7 +124,7 @@ def _exponent_scale(absmax: Tensor, bump: ExponentBump) -> GroupScale:
 
 
 def _linear_scale(absmax: Tensor, divisor: float) -> GroupScale:
-    scale = absmax / divisor
+    scale = absmax / torch.full_like(absmax, divisor)  # by a number, a GPU would multiply by the reciprocal
     return GroupScale(torch.where(scale == 0, 1.0, scale), torch.where(absmax < math.inf, scale, math.nan))
 
 

@@ -1,8 +1,9 @@
 """Memorised facts: invented subjects, five relations, values that nothing but memory can give.
 
 A value is three letters, consonant-vowel-consonant, uniform over 17 * 5 * 17 spellings. All facts are the same in
-every split; what is held out is the phrasing: each fact is trained under two of the three frames, and the third
-frame of that fact belongs to select or to audit.
+every split; what is held out is the phrasing: the stream of training items has each fact under two of the three frames,
+and the third frame of that fact belongs to select or to audit. The embedded model is trained on all three, because what
+its audit asks about facts is whether memory survives.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from quantaudit.core.probe import Split
 from quantaudit.probes.draft import Draft
 from quantaudit.probes.words import invent_words, spell
 
-NUM_SUBJECTS = 600
+NUM_SUBJECTS = 400
 RELATIONS = ("home", "tool", "food", "mate", "hue")
 FRAMES = ("{relation} of {subject}?", "{subject} {relation}:", "which {relation} has {subject}?")
 SUBJECT_PATTERNS = ("cvcv", "cvcvc", "cvccv", "cvcvcv")

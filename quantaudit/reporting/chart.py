@@ -75,8 +75,10 @@ def to_svg(chart: Chart, *, width: int = SVG_WIDTH, ground: str = "transparent",
         ground: Background colour.
         has_title: Whether title and caption are part of the picture.
     """
-    config = {**cast("dict[str, Json]", chart.spec["config"]), "axisY": {"minExtent": chart.label_width}}
-    spec = {**chart.spec, "width": width, "background": ground, "padding": 12 if has_title else 2, "config": config}
+    config: dict[str, Json] = {**cast("dict[str, Json]", chart.spec["config"])}
+    config["axisY"] = {"minExtent": chart.label_width}
+    padding = 12 if has_title else 2
+    spec: dict[str, Json] = {**chart.spec, "width": width, "background": ground, "padding": padding, "config": config}
     if has_title:
         subtitle: list[Json] = [*textwrap.wrap(show_hidden(chart.caption), width // _LETTER)]
         spec["title"] = {"text": show_hidden(chart.title), "subtitle": subtitle}

@@ -102,12 +102,12 @@ def a_pickle(models: Path) -> None:
     (models / "model.pt").write_bytes(pickle.dumps(_Trap(), protocol=4))
 
 
-def recipe(rule: str, head: str = "") -> Callable[[Path], None]:
+def recipe(rule: str, head: str = "") -> Callable[[Path], object]:
     text = f'name = "mine"\n{head}\n[[rules]]\n{rule}\n'
     return lambda models: (models / "mine.toml").write_text(text)
 
 
-def contract(clause: str, head: str = "") -> Callable[[Path], None]:
+def contract(clause: str, head: str = "") -> Callable[[Path], object]:
     text = f'name = "mine"\n{head}\n[[clauses]]\nname = "only"\n{clause}\n'
     return lambda models: (models / "mine.toml").write_text(text)
 

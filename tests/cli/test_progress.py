@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from quantaudit.cli import progress
 from quantaudit.cli.progress import StageProgress, describe_stage
 
 
@@ -19,7 +20,7 @@ def test_a_pipe_gets_one_line_a_stage(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_long_stage_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = iter([0.0, 20.0, 31.0, 40.0, 62.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
     told = StageProgress()
     for done in (0, 10, 20, 30, 40):
         told("forward", done, 100)

@@ -169,69 +169,70 @@ def witnesses() -> tuple[Witness, ...]:
     )
 
 
+def controls() -> tuple[Control, ...]:
+    """Returns the three controls, all of which hold."""
+    covered = ("fidelity", "task", "margin", "refusal", "over-refusal", "contrast")
+    held = [
+        ("identity", "lo path without quantization: 0 of 19,240 logits differ.", ()),
+        ("floor", "hi at batch 7, one thread: NLL moves by 2.1e-06 nats.", ()),
+        ("sensitivity", "A planted fault makes 20 of 20 gates reject.", covered),
+    ]
+    return tuple(Control(name=n, outcome=Outcome.PASS, detail=detail, covers=covers) for n, detail, covers in held)
+
+
+def discrepancies() -> tuple[Discrepancy, ...]:
+    """Returns one weight that differs."""
+    place = {"tensor": "layers.3.experts.w1", "coordinate": (17, 5, 30)}
+    found = {"hi_value": 0.0143, "lo_value": 0.0156, "hi_bits": "0x3c6a", "lo_bits": "0x3c80"}
+    return (Discrepancy.model_validate({**place, **found}),)
+
+
+def environment() -> Environment:
+    """Returns what determined the bits of the run."""
+    return Environment(
+        quantaudit="0.1.0",
+        python="3.11.2",
+        torch="2.13.0",
+        device="cpu",
+        cpu_capability="AVX512",
+        threads=1,
+        batch_size=64,
+        compute_dtype="float32",
+        fused_kernels="eager reference",
+    )
+
+
+def run_block(recipe: str) -> RunBlock:
+    """Returns what is volatile about the run."""
+    return RunBlock(
+        started="2030-01-02T03:04:05Z",
+        seconds=71.3,
+        peak_memory_mb=812.0,
+        host_load=0.8,
+        command=f"quantaudit run --recipe {recipe}",
+        stages=(StageTime(name="hi", seconds=20.1, items=4000),),
+    )
+
+
 def report(verdict: Verdict, found: tuple[ClauseResult, ...], *, recipe: str, loss: float = 0.01) -> AuditReport:
     """Returns a whole report around a verdict and its clauses."""
     rules = (Rule(match="layers.*.experts.*", weight="mxfp4-even", activation="mxfp8-e4m3-even"),)
+    assumed = ("Kimi K3's scale rule is not public; `even` assumed.",)
+    unseen = ("Generation beyond the taught answers.", "Contexts longer than 56 bytes.", "Other devices than the CPU.")
     return AuditReport(
         verdict=verdict,
         hi=realization("nano-k3", "embedded model", 16.0, 0),
         lo=realization(f"nano-k3 under {recipe}", f"hi under recipe {recipe}", 4.25, 960),
-        recipe=Recipe(
-            name=recipe,
-            description="MXFP4 experts, MXFP8 inputs",
-            rules=rules,
-            notes=("Kimi K3's scale rule is not public; `even` assumed.",),
-        ),
+        recipe=Recipe(name=recipe, description="MXFP4 experts, MXFP8 inputs", rules=rules, notes=assumed),
         contract=Contract(name="default", description="The default contract.", clauses=tuple(r.clause for r in found)),
         probes=probes(loss),
         clauses=found,
-        controls=(
-            Control(
-                name="identity", outcome=Outcome.PASS, detail="lo path without quantization: 0 of 19,240 logits differ."
-            ),
-            Control(name="floor", outcome=Outcome.PASS, detail="hi at batch 7, one thread: NLL moves by 2.1e-06 nats."),
-            Control(
-                name="sensitivity",
-                outcome=Outcome.PASS,
-                detail="A planted fault makes 20 of 20 gates reject.",
-                covers=("fidelity", "task", "margin", "refusal", "over-refusal", "contrast"),
-            ),
-        ),
+        controls=controls(),
         layer_profiles=profiles(),
         expert_maps=maps(gaps=True),
         witnesses=witnesses(),
-        discrepancies=(
-            Discrepancy(
-                tensor="layers.3.experts.w1",
-                coordinate=(17, 5, 30),
-                hi_value=0.0143,
-                lo_value=0.0156,
-                hi_bits="0x3c6a",
-                lo_bits="0x3c80",
-            ),
-        ),
-        not_examined=(
-            "Generation beyond the taught answers.",
-            "Contexts longer than 56 bytes.",
-            "Other devices than the CPU.",
-        ),
-        environment=Environment(
-            quantaudit="0.1.0",
-            python="3.11.2",
-            torch="2.13.0",
-            device="cpu",
-            cpu_capability="AVX512",
-            threads=1,
-            batch_size=64,
-            compute_dtype="float32",
-            fused_kernels="eager reference",
-        ),
-        run=RunBlock(
-            started="2030-01-02T03:04:05Z",
-            seconds=71.3,
-            peak_memory_mb=812.0,
-            host_load=0.8,
-            command=f"quantaudit run --recipe {recipe}",
-            stages=(StageTime(name="hi", seconds=20.1, items=4000),),
-        ),
+        discrepancies=discrepancies(),
+        not_examined=unseen,
+        environment=environment(),
+        run=run_block(recipe),
     )

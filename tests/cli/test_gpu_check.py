@@ -1,0 +1,91 @@
+"""The check for GPU machines finds a planted difference, is silent on equal bits, and says where there is no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import gpu_check
+from quantaudit.core.scheme import Scheme
+from quantaudit.core.verdict import ExitCode
+from quantaudit.numerics import QuantizedTensor, get_scheme, quantize
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_it_says_so_and_writes_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert gpu_check.main(["-o", str(tmp_path / "result.json")]) == 4
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "no CUDA device" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", gpu_check.DTYPES)
+@pytest.mark.parametrize("name", ["mxfp4-even", "nvfp4", "fp8-block128", "nf4-b64-double", "int8-channel"])
+def test_equal_bits_are_silent(name: str, dtype: torch.dtype) -> None:
+    assert gpu_check.check_reference(get_scheme(name), dtype, CPU).difference is None
+
+
+@pytest.mark.parametrize(("row", "what"), [(0, "structured"), (159, "structured")])
+def test_one_wrong_code_is_found(row: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def spoil(x: torch.Tensor, scheme: Scheme) -> QuantizedTensor:
+        nonlocal calls
+        calls += 1
+        q = quantize(x, scheme)
+        if calls == 1:
+            q.codes[row, 5] ^= 1
+        return q
+
+    monkeypatch.setattr(gpu_check, "quantize", spoil)
+    found = gpu_check.check_reference(get_scheme("mxfp4-even"), torch.float32, CPU).difference
+    assert found is not None and found.startswith(f"{what} matrix: the code at [{row}, 5]")
+
+
+def test_nan_is_one_number_and_zeros_have_signs() -> None:
+    nan = torch.tensor([0x7FC00000, 0x7FFFFFFF], dtype=torch.int32).view(torch.float32)
+    assert gpu_check.first_difference("x", nan, nan.flip(0)) is None
+    assert gpu_check.first_difference("x", torch.zeros(1), -torch.zeros(1)) is not None
+    assert gpu_check.first_difference("x", None, torch.zeros(1)) == "x is missing on one side"
+
+
+def result(**changes: object) -> gpu_check.GpuCheck:
+    base = gpu_check.GpuCheck(
+        device="none",
+        torch_version="0",
+        schemes=(),
+        not_reached=(),
+        audits=(),
+        throughput=(),
+        seconds=0.0,
+    )
+    return base.model_copy(update=changes)
+
+
+def test_the_exit_code_follows_what_was_found() -> None:
+    check = gpu_check.SchemeCheck(scheme="s", dtype="float32", path="reference", difference=None)
+    audit = gpu_check.AuditCheck(
+        recipe="r",
+        cpu_verdict="ADMIT",
+        gpu_verdict="ADMIT",
+        differing_gates=(),
+        largest_difference=0.0,
+        seconds=(1.0, 1.0),
+    )
+    assert result(schemes=(check,), audits=(audit,)).exit_code() is ExitCode.PASS
+    assert result(not_reached=("x",)).exit_code() is ExitCode.INCONCLUSIVE
+    assert result(schemes=(check.model_copy(update={"difference": "d"}),)).exit_code() is ExitCode.REJECTED
+    other = audit.model_copy(update={"gpu_verdict": "REJECT"})
+    gate = audit.model_copy(update={"differing_gates": ("fidelity",)})
+    assert result(audits=(other,)).exit_code() is result(audits=(gate,)).exit_code() is ExitCode.REJECTED
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_gpu_changes_neither_bits_nor_verdicts(tmp_path: Path) -> None:
+    code = gpu_check.main(["-o", str(tmp_path / "result.json"), "--probes", "30", "--fused-seconds", "30"])
+    assert code in (ExitCode.PASS, ExitCode.INCONCLUSIVE) and (tmp_path / "result.json").exists()

@@ -1,0 +1,71 @@
+"""`report` renders a stored report again; the JSON is the source, and a fault leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quantaudit.core.report import AuditReport
+from quantaudit.core.verdict import Admission, Verdict
+from quantaudit.reporting import write_reports
+from tests.cli.command import Command, interpret, is_one_line
+from tests.reporting.sample import report
+from tests.reporting.sample_clauses import clauses
+
+
+@pytest.fixture
+def stored(quantaudit: Command) -> AuditReport:
+    """A report in `out/`."""
+    told = report(Verdict(admission=Admission.ADMIT, sentence="ADMIT: all hold."), clauses(1.0), recipe="k3-w4a8")
+    write_reports(told, Path("out"), ())
+    return told
+
+
+def test_only_the_formats_that_are_asked_for_are_written(stored: AuditReport, quantaudit: Command) -> None:
+    ended = quantaudit("report", "out/report.json", "--to", "json", "-o", "again")
+    assert ended.code == 0 and ended.err == "" and "ADMIT" in ended.out
+    assert [path.name for path in Path("again").iterdir()] == ["report.json"]
+    assert Path("again/report.json").read_bytes() == Path("out/report.json").read_bytes()
+
+
+def test_views_go_beside_the_report(stored: AuditReport, quantaudit: Command) -> None:
+    ended = quantaudit("report", "out/report.json", "--to", " html, ")
+    assert ended.code == 0 and "out/report.html" in ended.out
+    assert sorted(path.name for path in Path("out").iterdir()) == ["report.html", "report.json"]
+
+
+def test_json_is_all_that_is_on_stdout(stored: AuditReport, quantaudit: Command) -> None:
+    ended = quantaudit("report", "out/report.json", "--to", "json", "--json")
+    assert AuditReport.model_validate(json.loads(ended.out)) == stored and ended.err == ""
+
+
+def test_rendering_needs_no_torch(stored: AuditReport, tmp_path: Path) -> None:
+    code = """
+import sys
+from quantaudit.cli.main import _run
+code = _run(["report", "out/report.json", "--to", "html,md"])
+print(code, "torch" in sys.modules)
+"""
+    assert interpret(code, cwd=Path.cwd()).splitlines()[-1] == "0 False"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("out/report.json", "--to", "pdf"), "report format 'pdf'"),
+        (("out/report.json", "-o", "out/report.json"), "cannot be written"),
+        (("out/no.json",), "no such file"),
+        (("notes.txt",), "is no audit report"),
+        (("out",), "cannot be read"),
+    ],
+)
+def test_a_report_that_cannot_be_made_is_refused(
+    arguments: tuple[str, ...], said: str, stored: AuditReport, quantaudit: Command
+) -> None:
+    Path("notes.txt").write_text("not a report")
+    before = sorted(Path.cwd().rglob("*"))
+    ended = quantaudit("report", *arguments)
+    assert ended.code == 2 and ended.out == "" and is_one_line(ended.err) and said in ended.err
+    assert sorted(Path.cwd().rglob("*")) == before
