@@ -3,8 +3,8 @@
     python benchmarks/gpu_check.py [--probes 60] [--fused-seconds 120] [-o benchmarks/results/gpu_check.json]
 
 Three parts: every scheme's codes, scales and decoded values on the GPU against those of the CPU, bit for bit, on
-structured and on random matrices in fp32 and bf16; the compiled twins on the GPU against the same reference, the hot
-schemes first, for as long as compiling may take; and paired audits of the embedded model, gate by gate. Throughput is
+structured and on random matrices in fp32 and bf16, and the fused twins run eagerly; the twins compiled, the hot schemes
+first, for as long as compiling may take; and paired audits of the embedded model, gate by gate. Throughput is
 printed beside. Every NaN counts as one number, since devices write NaN with different payloads; -0 is not +0.
 
 Exit codes: 0 all equal, 3 something differs, 4 no CUDA device here or something was not reached.
@@ -39,6 +39,7 @@ from quantaudit.probes.world import default_probes
 ROWS, COLUMNS = 160, 384  # divided by every group size; 160 leaves a partial 128 x 128 block
 DTYPES = (torch.float32, torch.bfloat16)
 HOT = ("mxfp4-even", "mxfp8-e4m3-even", "int4-g32-div7.5", "fp8-block128", "mxfp4-floor", "mxfp4-rceil")
+NEVER = 1 << 62
 RECIPES = ("identity", "k3-w4a8", "int2")
 THROUGHPUT_SIZE, THROUGHPUT_ROUNDS = 4096, 20
 
@@ -47,7 +48,7 @@ class SchemeCheck(Frozen):
     """One scheme on one dtype.
 
     Attributes:
-        path: "reference" or "compiled".
+        path: "reference", "twin" (the fused arithmetic, run eagerly) or "compiled".
         difference: The first difference in words; `None` where all bits are equal.
     """
 
@@ -185,17 +186,18 @@ def check_reference(scheme: Scheme, dtype: torch.dtype, device: torch.device) ->
     return SchemeCheck(scheme=scheme.name, dtype=_short(dtype), path="reference", difference=difference)
 
 
-def check_fused(scheme: Scheme, dtype: torch.dtype, device: torch.device) -> SchemeCheck:
-    """Compares the compiled twin on a device with the reference on the CPU; blocks get whole tiles."""
+def check_twin(scheme: Scheme, dtype: torch.dtype, device: torch.device, *, compiled: bool) -> SchemeCheck:
+    """Compares the twin on a device, eager or compiled, with the reference on the CPU; blocks get whole tiles."""
     difference = None
     for name, make in MATRICES.items():
         x = make()[:128].to(dtype).contiguous()
-        actual = fused_fake_quantize(x.to(device), scheme, min_elements=0)
+        actual = fused_fake_quantize(x.to(device), scheme, compile_after=0 if compiled else NEVER)
         difference = difference or first_difference(f"{name} matrix: the value", actual, fake_quantize(x, scheme))
-    return SchemeCheck(scheme=scheme.name, dtype=_short(dtype), path="compiled", difference=difference)
+    path = "compiled" if compiled else "twin"
+    return SchemeCheck(scheme=scheme.name, dtype=_short(dtype), path=path, difference=difference)
 
 
-def check_all_fused(device: torch.device, seconds: float) -> tuple[list[SchemeCheck], list[str]]:
+def check_compiled(device: torch.device, seconds: float) -> tuple[list[SchemeCheck], list[str]]:
     """Checks compiled twins, hot ones first, until the time is over; returns the checks and what was not reached."""
     names = [*HOT, *(n for n in scheme_names() if n not in HOT and has_twin(get_scheme(n)))]
     work = [(name, dtype) for dtype in DTYPES for name in names]
@@ -203,7 +205,7 @@ def check_all_fused(device: torch.device, seconds: float) -> tuple[list[SchemeCh
     deadline = time.monotonic() + seconds
     while work and time.monotonic() < deadline:
         name, dtype = work[0]
-        check = check_fused(get_scheme(name), dtype, device)
+        check = check_twin(get_scheme(name), dtype, device, compiled=True)
         if why_eager(device.type) is not None:  # the reference stood in for it, so nothing compiled was checked
             break
         checks.append(check)
@@ -260,7 +262,7 @@ def measure_throughput(device: torch.device, names: Iterable[str]) -> list[Throu
     for name in names:
         scheme = get_scheme(name)
         actions[name, "reference"] = partial(fake_quantize, x, scheme)
-        actions[name, "compiled"] = partial(fused_fake_quantize, x, scheme, out)
+        actions[name, "compiled"] = partial(fused_fake_quantize, x, scheme, out, compile_after=0)
     least = dict.fromkeys(actions, math.inf)
     for action in actions.values():
         action()  # compiles and allocates
@@ -296,15 +298,17 @@ def check_device(device: torch.device, *, probes_a_family: int, fused_seconds: f
     """Runs all parts and returns what they found."""
     began = time.monotonic()
     checks = [check_reference(get_scheme(n), dtype, device) for n in scheme_names() for dtype in DTYPES]
-    print(f"reference: {sum(c.difference is None for c in checks)} of {len(checks)} equal", file=sys.stderr)
-    fused, not_reached = check_all_fused(device, fused_seconds)
+    with_twin = [scheme for scheme in map(get_scheme, scheme_names()) if has_twin(scheme)]
+    checks += [check_twin(scheme, dtype, device, compiled=False) for scheme in with_twin for dtype in DTYPES]
+    print(f"eager: {sum(c.difference is None for c in checks)} of {len(checks)} equal", file=sys.stderr)
+    compiled, not_reached = check_compiled(device, fused_seconds)
     audits = [check_audit(recipe, device.type, probes_a_family, threads) for recipe in RECIPES]
     throughput = measure_throughput(device, HOT[:4])
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return GpuCheck(
         device=name,
         torch_version=torch.__version__,
-        schemes=(*checks, *fused),
+        schemes=(*checks, *compiled),
         not_reached=tuple(not_reached),
         audits=tuple(audits),
         throughput=tuple(throughput),

@@ -7,7 +7,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import quantaudit
@@ -16,6 +16,7 @@ from quantaudit.checkpoint.config_json import read_config
 from quantaudit.checkpoint.index import read_index
 from quantaudit.checkpoint.layout import check_layout
 from quantaudit.checkpoint.precision import PrecisionMap, inspect_checkpoint
+from quantaudit.core.contract import Contract
 from quantaudit.core.errors import InputError
 from quantaudit.core.probe import ProbeSet, Split
 from quantaudit.core.recipe import Recipe
@@ -89,34 +90,16 @@ def audit(
         InputError: If an input is wrong: nothing has been run then.
         NotMeasuredError: If there was nothing to measure.
     """
-    if lo is not None and recipe is not None:
-        raise InputError(f"both lo ({lo}) and recipe ({recipe})", expected="one of them", fix="drop --lo or --recipe")
-    chosen = load_recipe(str(recipe or DEFAULT_RECIPE)) if lo is None else None
-    if chosen is not None:
-        _check_schemes(chosen)
-    agreed = load_contract(str(contract))
     _check_settings(device, threads, batch_size)
-    hi_folder = embedded_model_folder() if hi is None else Path(hi)
-    _check_sides(hi_folder, None if lo is None else Path(lo))
-    probe_set = open_probes(probes)
-
-    # The only import of the half that needs torch: by now every input has been read.
-    from quantaudit.composition import Order, Settings, carry_out, open_checkpoint
-
-    order = Order(
-        hi=open_checkpoint(hi_folder),
-        hi_source="embedded model" if hi is None else _source(hi_folder),
-        lo=None if lo is None else open_checkpoint(Path(lo)),
-        lo_source=None if lo is None else _source(Path(lo)),
-        recipe=chosen,
-        contract=agreed,
-        probes=probe_set,
+    inputs = _check_inputs(hi, lo, recipe, contract, probes)
+    return _carry_out(
+        inputs,
         device=device,
         threads=threads or free_cores(),
-        settings=Settings(batch_size=batch_size, show_restricted=show_restricted),
-        command=_command(hi, lo, recipe, contract, probes),
+        batch_size=batch_size,
+        show_restricted=show_restricted,
+        progress=progress or _silent,
     )
-    return carry_out(order, progress or _silent)
 
 
 def inspect(path: str | Path | None = None) -> PrecisionMap:
@@ -283,6 +266,66 @@ def check_checkpoint(folder: Path) -> ModelConfig:
             fix="audit a model that reads bytes",
         )
     return config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """What was given, read and checked."""
+
+    hi: Path
+    hi_source: str
+    lo: Path | None
+    lo_source: str | None
+    recipe: Recipe | None
+    contract: Contract
+    probes: ProbeSet
+    command: str
+
+
+def _check_inputs(
+    hi: str | Path | None, lo: str | Path | None, recipe: str | Path | None, contract: str | Path, probes: str
+) -> _Inputs:
+    """Reads and checks everything that needs no torch."""
+    if lo is not None and recipe is not None:
+        raise InputError(f"both lo ({lo}) and recipe ({recipe})", expected="one of them", fix="drop --lo or --recipe")
+    chosen = load_recipe(recipe or DEFAULT_RECIPE) if lo is None else None
+    if chosen is not None:
+        _check_schemes(chosen)
+    agreed = load_contract(contract)
+    hi_folder, lo_folder = embedded_model_folder() if hi is None else Path(hi), None if lo is None else Path(lo)
+    _check_sides(hi_folder, lo_folder)
+    return _Inputs(
+        hi=hi_folder,
+        hi_source="embedded model" if hi is None else _source(hi_folder),
+        lo=lo_folder,
+        lo_source=None if lo_folder is None else _source(lo_folder),
+        recipe=chosen,
+        contract=agreed,
+        probes=open_probes(probes),
+        command=_command(hi, lo, recipe, contract, probes),
+    )
+
+
+def _carry_out(
+    inputs: _Inputs, *, device: str, threads: int, batch_size: int, show_restricted: bool, progress: Progress
+) -> AuditReport:
+    # The only import of the half that needs torch: by now every input has been read.
+    from quantaudit.composition import Order, Settings, carry_out, open_checkpoint
+
+    order = Order(
+        hi=open_checkpoint(inputs.hi),
+        hi_source=inputs.hi_source,
+        lo=None if inputs.lo is None else open_checkpoint(inputs.lo),
+        lo_source=inputs.lo_source,
+        recipe=inputs.recipe,
+        contract=inputs.contract,
+        probes=inputs.probes,
+        device=device,
+        threads=threads,
+        settings=Settings(batch_size=batch_size, show_restricted=show_restricted),
+        command=inputs.command,
+    )
+    return carry_out(order, progress)
 
 
 def _check_sides(hi: Path, lo: Path | None) -> None:

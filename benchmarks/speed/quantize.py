@@ -84,14 +84,14 @@ def measure(x: Tensor, names: list[str], rounds: int) -> tuple[float, dict[str, 
     out, copied = torch.zeros_like(x), torch.zeros_like(x)
     schemes = {name: get_scheme(name) for name in names}
     for name, scheme in schemes.items():
-        if not torch.equal(fused_fake_quantize(x, scheme, out, min_elements=0), fake_quantize(x, scheme)):
+        if not torch.equal(fused_fake_quantize(x, scheme, out, compile_after=0), fake_quantize(x, scheme)):
             raise SystemExit(f"{name}: compiled and reference bits differ")
     least = {name: float("inf") for name in names}
     copy = float("inf")
     for _ in range(rounds):
         copy = min(copy, seconds_of(lambda: copied.copy_(x)))
         for name, scheme in schemes.items():
-            action = partial(fused_fake_quantize, x, scheme, out, min_elements=0)
+            action = partial(fused_fake_quantize, x, scheme, out, compile_after=0)
             least[name] = min(least[name], seconds_of(action))
     return copy, least
 

@@ -98,7 +98,8 @@ def _refuse_usage(message: str, arguments: list[str]) -> int:
         return INPUT_ERROR
     verbs = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
     verb = f" {arguments[0]}" if arguments[0] in verbs else ""
-    return _say(f"{message.rstrip('.')}; see `quantaudit{verb} --help`", INPUT_ERROR)
+    end = "" if message.endswith((".", "?")) else "."
+    return _say(f"{message}{end} See `quantaudit{verb} --help`", INPUT_ERROR)
 
 
 def _say(message: str, code: int) -> int:

@@ -12,33 +12,45 @@ import typer
 _RUNS = Path("reports") / "runs"
 
 
+Hi = Annotated[
+    str | None,
+    typer.Argument(metavar="HI", help="Checkpoint folder of the reference; the embedded model if left out."),
+]
+Lo = Annotated[str | None, typer.Option("--lo", metavar="PATH", help="Checkpoint folder of the deployment.")]
+RecipeName = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe", metavar="RECIPE", help="Makes the deployment from HI, instead of --lo: a name or a TOML file."
+    ),
+]
+ContractName = Annotated[
+    str,
+    typer.Option("--contract", metavar="CONTRACT", help="What the deployment must meet: a name or a TOML file."),
+]
+Probes = Annotated[str, typer.Option("--probes", metavar="PROBES", help="Probe set.")]
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")]
+Threads = Annotated[int | None, typer.Option("--threads", metavar="N", help="CPU threads; the free cores if left out.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", metavar="N", help="Probes that share a forward.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", help="Folder of the report; one in reports/runs if left out."),
+]
+ShowRestricted = Annotated[bool, typer.Option("--show-restricted", help="Write out the text of restricted probes.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")]
+
+
 def run(
-    hi: Annotated[
-        str | None,
-        typer.Argument(metavar="HI", help="Checkpoint folder of the reference; the embedded model if left out."),
-    ] = None,
-    lo: Annotated[str | None, typer.Option(metavar="PATH", help="Checkpoint folder of the deployment.")] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(metavar="RECIPE", help="Makes the deployment from HI, instead of --lo: a name or a TOML file."),
-    ] = None,
-    contract: Annotated[
-        str, typer.Option(metavar="CONTRACT", help="What the deployment must meet: a name or a TOML file.")
-    ] = "default",
-    probes: Annotated[str, typer.Option(metavar="PROBES", help="Probe set.")] = "world/audit",
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; the free cores if left out.")] = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Probes that share a forward.")] = 96,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", help="Folder of the report; one in reports/runs if left out."),
-    ] = None,
-    show_restricted: Annotated[
-        bool, typer.Option("--show-restricted", help="Write out the text of restricted probes.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")
-    ] = False,
+    hi: Hi = None,
+    lo: Lo = None,
+    recipe: RecipeName = None,
+    contract: ContractName = "default",
+    probes: Probes = "world/audit",
+    device: Device = "auto",
+    threads: Threads = None,
+    batch_size: BatchSize = 96,
+    output: Output = None,
+    show_restricted: ShowRestricted = False,
+    as_json: AsJson = False,
 ) -> int:
     """Audit a deployment against its reference.
 

@@ -1,10 +1,12 @@
 """Degeneracy: is lo still a language model on these probes at all?
 
 Its mean NLL must lie below that of the best unigram model of the right responses (fitted on the very probes, so a
-hard opponent), and its accuracy above chance in some family, both by one-sided tests; "some" of k families is tested
-at alpha / k. Chance is the best constant answer of the family. A model with likelihoods that are not finite fails.
+hard opponent): over all probes, and in every family that hi has not lost to that family's own unigram model, for
+sound copying does not make up for facts that are worse than noise. And its accuracy must lie above chance in some
+family. All by one-sided tests; "some" of k families is tested at alpha / k. Chance is the best constant answer of the
+family. A model with likelihoods that are not finite fails.
 
-Source: the two conditions are those of the default contract.
+Source: the conditions on likelihood and accuracy are those of the default contract.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from quantaudit.core.decision import Decision, Estimate, Outcome
 from quantaudit.core.probe import ProbeSet
 from quantaudit.evaluation.slices import clusters_at
 from quantaudit.evaluation.table import Table, select
+from quantaudit.observers.paired import Readings
 from quantaudit.probes.encoding import encode_pair
 from quantaudit.stats import decide_exact, estimate_mean, gather
 from quantaudit.stats.student import t_cdf
@@ -54,11 +57,14 @@ def judge_degeneracy(table: Table, probes: ProbeSet, *, alpha: float) -> Degener
         return Degeneracy(unigram_nll=best, lo_nll=lo_nll, estimate=None, decision=decision)
     estimate = estimate_mean(gather(nll.lo_R - unigram_R, clusters_at(probes, nll.index_R)), alpha=alpha)
     likelihood, accuracy = _sides_of_zero(estimate), _sides_of_chance(table, probes, alpha)
-    # Passing needs both conditions, so the worse one decides; failing needs one of two, so each has half of alpha.
-    p_admit, p_reject = max(likelihood.below, accuracy.below), min(1.0, 2 * min(likelihood.above, accuracy.above))
+    collapse = _sides_of_families(nll, probes, alpha)
+    conditions = (likelihood, accuracy, collapse.sides)
+    # Passing needs all conditions, so the worst one decides; failing needs one of three, so each has a third of alpha.
+    p_admit = max(c.below for c in conditions)
+    p_reject = min(1.0, len(conditions) * min(c.above for c in conditions))
     reason = (
         f"lo has {lo_nll:.3g} nats per token against {best:.3g} of a unigram model "
-        f"({_describe(likelihood, alpha)} it), and its accuracy is {_describe_accuracy(accuracy, alpha)}."
+        f"({_describe(likelihood, alpha)} it), {_describe_families(collapse, alpha)}, and its accuracy is {_describe_accuracy(accuracy, alpha)}."
     )
     decision = Decision(
         outcome=Outcome.PASS if p_admit <= alpha else Outcome.FAIL if p_reject <= alpha else Outcome.UNDECIDED,
@@ -103,6 +109,33 @@ def _sides_of_zero(estimate: Estimate) -> _Sides:
     return _Sides(below, 1.0 - below)
 
 
+class _Collapse(NamedTuple):
+    """The family in which lo comes off worst against the family's own unigram model, nats per token."""
+
+    sides: _Sides
+    family: str
+    lo_nll: float
+    unigram_nll: float
+
+
+def _sides_of_families(nll: Readings, probes: ProbeSet, alpha: float) -> _Collapse:
+    """Tests lo against each family's own unigram model, in the families where hi beats it."""
+    found = []
+    for family in probes.families():
+        positions = np.array([i for i, p in enumerate(probes.probes) if p.family == family])
+        part = select(nll, positions)
+        own = probes.model_copy(update={"probes": tuple(probes.probes[i] for i in part.index_R)})
+        unigram_R = np.array(unigram_nlls(own))
+        if part.hi_R.mean() < unigram_R.mean():
+            estimate = estimate_mean(gather(part.lo_R - unigram_R, clusters_at(probes, part.index_R)), alpha=alpha)
+            found.append(_Collapse(_sides_of_zero(estimate), family, float(part.lo_R.mean()), float(unigram_R.mean())))
+    if not found:
+        return _Collapse(_Sides(1.0, 1.0), "", 0.0, 0.0)
+    worst = max(found, key=lambda c: c.lo_nll - c.unigram_nll)
+    above = min(1.0, len(found) * min(c.sides.above for c in found))
+    return worst._replace(sides=_Sides(max(c.sides.below for c in found), above))
+
+
 def _sides_of_chance(table: Table, probes: ProbeSet, alpha: float) -> _Sides:
     """Tests chance minus accuracy: `below` says that some family is above chance, `above` that none is."""
     accuracy = table.readings("accuracy")
@@ -118,6 +151,15 @@ def _describe(sides: _Sides, alpha: float) -> str:
     if sides.below <= alpha:
         return "clearly below"
     return "clearly above" if sides.above <= alpha else "not told apart from"
+
+
+def _describe_families(collapse: _Collapse, alpha: float) -> str:
+    if not collapse.family:
+        return "no family that hi answers better than a unigram model"
+    return (
+        f"at worst {collapse.lo_nll:.3g} against {collapse.unigram_nll:.3g} in {collapse.family} "
+        f"({_describe(collapse.sides, alpha)} it)"
+    )
 
 
 def _describe_accuracy(sides: _Sides, alpha: float) -> str:

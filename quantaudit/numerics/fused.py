@@ -1,14 +1,17 @@
-"""Fake quantization of large tensors by compiled twins, into buffers that the caller keeps.
+"""Fake quantization by the twins: eager at first, compiled once that pays, into buffers that the caller keeps.
 
-Pages of a fresh output cost more than the arithmetic, so `out` is worth reusing. A tensor is worked through in pieces
-that stay in cache between measuring a group and rounding it; one compiled function serves every shape of a scheme and
-dtype. Small tensors, schemes without a twin and machines without a compiler go through the reference, with equal bits.
+A compilation takes seconds. It is worth its wait only where more than that would be spent without it, so the first
+values under a scheme go through the twin as eager tensor code, and compiled code takes over after `COMPILE_AFTER` of
+them: whoever quantizes little never meets a compiler, and nobody waits more than twice as long as the best choice in
+hindsight. Without a compiler, and for schemes without a twin, eager code is all there is. The bits are the same.
 
-Shape suffixes: see `twins`.
+A tensor is worked through in pieces that stay in cache between measuring a group and rounding it. Pages of a fresh
+output cost more than the arithmetic, so `out` is worth reusing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 
 import torch
@@ -18,42 +21,52 @@ from quantaudit.core.errors import InputError
 from quantaudit.core.scheme import Granularity, PerBlock, PerGroup, Scheme
 from quantaudit.numerics.compiler import compile_exactly, record_failure, why_eager
 from quantaudit.numerics.grouping import plan
-from quantaudit.numerics.reference import fake_quantize
-from quantaudit.numerics.twins import Twin, has_twin, make_twin
+from quantaudit.numerics.reference import INPUT_DTYPES, fake_quantize
+from quantaudit.numerics.twins import GroupScale, Twin, has_twin, make_twin
 
-# Compiling takes seconds, the reference some 20 ns a value on one core: a smaller tensor is not worth the wait.
-FUSED_MIN_ELEMENTS = 1 << 24
-PIECE_ELEMENTS = 1 << 20
+# About 5 s of eager code on one core, at 10 ns a value.
+COMPILE_AFTER = 1 << 29
+# Temporaries of eager code fit the second-level cache; a compiled piece is worth the 25 us of calling it.
+EAGER_PIECE = 1 << 17
+COMPILED_PIECE = 1 << 20
+
+_num_eager: Counter[tuple[Scheme, torch.dtype, str]] = Counter()
 
 
 @torch.no_grad()
 def fused_fake_quantize(
-    x: Tensor, scheme: Scheme, out: Tensor | None = None, *, min_elements: int = FUSED_MIN_ELEMENTS
+    x: Tensor, scheme: Scheme, out: Tensor | None = None, *, compile_after: int = COMPILE_AFTER
 ) -> Tensor:
-    """Returns `fake_quantize(x, scheme)`, bit for bit, compiled where that pays.
+    """Returns `fake_quantize(x, scheme)`, bit for bit, some times faster.
 
     Args:
         x: [..., R, C] fp32 or bf16, as for the reference.
         scheme: Any scheme.
         out: Where the result goes: contiguous, of the shape, dtype and device of `x`, not sharing its memory.
-        min_elements: Tensors with fewer elements never wait for a compiler.
+        compile_after: Values of this scheme that are quantized in this process before a compiler is called.
 
     Raises:
         InputError: As the reference, and if `out` does not fit.
     """
     _check_out(x, out)
     target = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
-    if x.numel() < min_elements or not _is_fusable(x, scheme) or not _run(x, scheme, target):
-        target.copy_(fake_quantize(x, scheme))
+    if not _is_covered(x, scheme):
+        return target.copy_(fake_quantize(x, scheme))
+    device = x.device.type
+    seen = (scheme, x.dtype, device)
+    if _num_eager[seen] >= compile_after and why_eager(device) is None and _run_compiled(x, scheme, target):
+        return target
+    _num_eager[seen] += x.numel()
+    _run(_eager_twin(scheme), x, target, scheme.granularity, EAGER_PIECE)
     return target
 
 
 def fused_status(device_type: str = "cpu") -> str:
-    """Says in one sentence whether large tensors are quantized by compiled code on a kind of device, or why not."""
+    """Says in one sentence whether compiled code takes over on a kind of device, or why not."""
     reason = why_eager(device_type)
     if reason is None:
-        return f"Tensors of at least {FUSED_MIN_ELEMENTS:,} values are quantized by compiled code on {device_type}."
-    return f"Tensors are quantized by the eager reference on {device_type}, with equal bits: {reason}."
+        return f"Compiled code quantizes on {device_type} after {COMPILE_AFTER:,} values of a scheme."
+    return f"Eager code quantizes on {device_type}, with equal bits: {reason}."
 
 
 def _check_out(x: Tensor, out: Tensor | None) -> None:
@@ -68,46 +81,55 @@ def _check_out(x: Tensor, out: Tensor | None) -> None:
         )
 
 
-def _is_fusable(x: Tensor, scheme: Scheme) -> bool:
-    if not (has_twin(scheme) and x.is_contiguous() and why_eager(x.device.type) is None):
-        return False
+def _is_covered(x: Tensor, scheme: Scheme) -> bool:
+    """Returns whether there is a twin, and the tensor is contiguous, of a known dtype and of whole blocks only."""
     cut = plan(tuple(x.shape), scheme.granularity)
+    if not (has_twin(scheme) and x.is_contiguous() and x.dtype in INPUT_DTYPES and x.numel()):
+        return False
     return cut.rows % cut.tile_rows == 0 and cut.cols % cut.tile_cols == 0
 
 
-def _run(x: Tensor, scheme: Scheme, out: Tensor) -> bool:
-    """Runs the compiled twin over all pieces; returns whether it could."""
-    twin = _compiled_twin(scheme, x.dtype, x.device.type)
-    sources, targets = _pieces(x, scheme.granularity), _pieces(out, scheme.granularity)
+def _run_compiled(x: Tensor, scheme: Scheme, out: Tensor) -> bool:
+    """Runs the compiled twin; returns whether it could."""
     try:
-        for source, target in zip(sources, targets, strict=True):
-            twin(source, target)
+        _run(_compiled_twin(scheme, x.dtype, x.device.type), x, out, scheme.granularity, COMPILED_PIECE)
     except RuntimeError as error:  # whatever the compiler stumbles over derives from it
         record_failure(x.device.type, error)
         return False
     return True
 
 
+def _run(twin: Twin, x: Tensor, out: Tensor, granularity: Granularity, piece: int) -> None:
+    if x.device.type != "cpu":
+        piece = x.numel()  # an accelerator has no use for pieces that fit a cache
+    for source, target in zip(_pieces(x, granularity, piece), _pieces(out, granularity, piece), strict=True):
+        twin(source, target)
+
+
+@lru_cache(maxsize=64)
+def _eager_twin(scheme: Scheme) -> Twin:
+    return make_twin(scheme)
+
+
 @lru_cache(maxsize=64)
 def _compiled_twin(scheme: Scheme, dtype: torch.dtype, device_type: str) -> Twin:
     name = f"twin_{scheme.arithmetic_digest[:12]}_{str(dtype).rpartition('.')[2]}_{device_type}"
-    return compile_exactly(make_twin(scheme), name)
+    compiled = compile_exactly(make_twin(scheme), name)
+    varying = 1 if isinstance(scheme.granularity, PerBlock) else 0
+
+    def call(x: Tensor, out: Tensor) -> GroupScale:
+        # One compiled function serves all lengths of this axis.
+        for view in (x, out):
+            torch._dynamo.maybe_mark_dynamic(view, varying)
+        return compiled(x, out)
+
+    return call
 
 
-def _pieces(x: Tensor, granularity: Granularity) -> list[Tensor]:
-    """Cuts a tensor into views for a twin: [G, N] of bounded size (on a CPU), or [K, B, L] for every row of blocks."""
+def _pieces(x: Tensor, granularity: Granularity, piece: int) -> list[Tensor]:
+    """Cuts a tensor into views for a twin: [G, N] of at most `piece` values, or a [K, B, L] for every row of blocks."""
     num_cols = x.shape[-1]
     if isinstance(granularity, PerBlock):
-        blocks = x.view(-1, granularity.rows, num_cols // granularity.cols, granularity.cols)
-        return [_with_dynamic(piece, 1) for piece in blocks.unbind(0)]
+        return list(x.view(-1, granularity.rows, num_cols // granularity.cols, granularity.cols).unbind(0))
     groups_GN = x.view(-1, granularity.size if isinstance(granularity, PerGroup) else num_cols)
-    if x.device.type != "cpu":
-        return [_with_dynamic(groups_GN, 0)]
-    per_piece = max(1, PIECE_ELEMENTS // groups_GN.shape[-1])
-    return [_with_dynamic(piece, 0) for piece in groups_GN.split(per_piece)]
-
-
-def _with_dynamic(view: Tensor, axis: int) -> Tensor:
-    """Tells the compiler that the length of an axis varies."""
-    torch._dynamo.maybe_mark_dynamic(view, axis)
-    return view
+    return list(groups_GN.split(max(1, piece // groups_GN.shape[-1])))

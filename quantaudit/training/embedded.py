@@ -6,7 +6,8 @@ step), so a state needs to remember nothing but tensors and the step. Warm-up, a
 to zero: runs that differ only in `num_steps` share all bits up to the first decay.
 
 The knowledge must live in the routed experts, or an audit of their quantization has nothing to see: the dense layer
-and the shared path are narrow, facts take the largest share of the items, and late in training the experts learn fastest.
+and the shared path are narrow, facts take the largest share of the items, and late in training the experts learn
+fastest.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class Curriculum:
 
     seed: int = 0
     knowledge_from: int = 1000
-    expert_rate: float = 2.0
-    other_rate: float = 0.3
+    expert_rate: float = 1.5
+    other_rate: float = 0.1
     num_steps: int = 3900
     decay_steps: int = 1000
     warmup_steps: int = 200
@@ -134,7 +135,7 @@ def train(
     """Trains from the state in `out`, or from the start, and returns the model.
 
     Args:
-        out: Folder of the resumable state; written every `report_every` steps.
+        out: Folder of the resumable state; written every `report_every` steps and at the end of the call.
         curriculum: What to train on and for how long.
         stop_after: Last step of this call; all when `None`.
         report_every: Steps between states and lines on stderr.
@@ -146,10 +147,11 @@ def train(
     step = load_state(out, model, optimizer)
     probes = build_probes(world, Split.SELECT, 40)
     began, first = time.monotonic(), step
-    while step < min(curriculum.num_steps, stop_after or curriculum.num_steps):
+    last = curriculum.num_steps if stop_after is None else min(curriculum.num_steps, stop_after)
+    while step < last:
         loss = _train_step(model, optimizer, world, curriculum, step)
         step += 1
-        if step % report_every == 0 or step == curriculum.num_steps:
+        if step % report_every == 0 or step == last:
             save_state(out, model, optimizer, step)
             pace = (time.monotonic() - began) / (step - first)
             scores = " ".join(f"{k} {v:.2f}" for k, v in family_accuracy(model, probes).items())

@@ -21,16 +21,16 @@ def test_nothing_asked_shows_the_help_as_a_usage_error(quantaudit: Command) -> N
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nosuch"], "No such command 'nosuch'; see `quantaudit --help`"),
-        (["rnu"], "Did you mean 'run'?"),
-        (["run", "--nosuch"], "No such option: --nosuch; see `quantaudit run --help`"),
-        (["run", "--recipe"], "'--recipe' requires an argument; see `quantaudit run --help`"),
+        (["nosuch"], "No such command 'nosuch'. See `quantaudit --help`"),
+        (["rnu"], "Did you mean 'run'? See `quantaudit --help`"),
+        (["run", "--nosuch"], "No such option: --nosuch. See `quantaudit run --help`"),
+        (["run", "--recipe"], "'--recipe' requires an argument. See `quantaudit run --help`"),
         (["run", "--threads", "two"], "'--threads'"),
         (["run", "a", "b"], "unexpected extra argument"),
-        (["list"], "Missing argument 'KIND'; see `quantaudit list --help`"),
-        (["show", "scheme"], "Missing argument 'NAME'; see `quantaudit show --help`"),
-        (["report"], "Missing argument 'FILE'; see `quantaudit report --help`"),
-        (["--nosuch"], "No such option: --nosuch; see `quantaudit --help`"),
+        (["list"], "Missing argument 'KIND'. See `quantaudit list --help`"),
+        (["show", "scheme"], "Missing argument 'NAME'. See `quantaudit show --help`"),
+        (["report"], "Missing argument 'FILE'. See `quantaudit report --help`"),
+        (["--nosuch"], "No such option: --nosuch. See `quantaudit --help`"),
     ],
 )
 def test_wrong_usage_is_one_line(arguments: list[str], said: str, quantaudit: Command) -> None:

@@ -27,6 +27,7 @@ def test_without_a_device_it_says_so_and_writes_nothing(capsys: pytest.CaptureFi
 @pytest.mark.parametrize("name", ["mxfp4-even", "nvfp4", "fp8-block128", "nf4-b64-double", "int8-channel"])
 def test_equal_bits_are_silent(name: str, dtype: torch.dtype) -> None:
     assert gpu_check.check_reference(get_scheme(name), dtype, CPU).difference is None
+    assert gpu_check.check_twin(get_scheme(name), dtype, CPU, compiled=False).difference is None
 
 
 @pytest.mark.parametrize(("row", "what"), [(0, "structured"), (159, "structured")])
@@ -89,3 +90,22 @@ def test_the_exit_code_follows_what_was_found() -> None:
 def test_a_gpu_changes_neither_bits_nor_verdicts(tmp_path: Path) -> None:
     code = gpu_check.main(["-o", str(tmp_path / "result.json"), "--probes", "30", "--fused-seconds", "30"])
     assert code in (ExitCode.PASS, ExitCode.INCONCLUSIVE) and (tmp_path / "result.json").exists()
+
+
+def test_the_whole_script_runs_with_the_cpu_in_place_of_a_gpu(
+    written: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_check, "embedded_model_folder", lambda: written / "plain")
+    monkeypatch.setattr(gpu_check, "scheme_names", lambda: ("mxfp4-even", "nvfp4"))
+    monkeypatch.setattr(gpu_check, "HOT", ())
+    monkeypatch.setattr(gpu_check, "THROUGHPUT_SIZE", 64)
+    monkeypatch.setattr(gpu_check, "RECIPES", ("identity", "k3-w4a8"))
+    found = gpu_check.check_device(CPU, probes_a_family=6, fused_seconds=0.0, threads=1)
+    assert [c for c in found.schemes if c.difference is not None] == []
+    assert {c.path for c in found.schemes} == {"reference", "twin"}
+    assert [a.cpu_verdict for a in found.audits] == [a.gpu_verdict for a in found.audits]
+    assert found.audits[0].cpu_verdict == "ADMIT" and found.audits[0].largest_difference == 0.0
+    assert found.not_reached and found.exit_code() is ExitCode.INCONCLUSIVE
+    assert gpu_check.GpuCheck.from_json(found.to_json()) == found
+    gpu_check.print_result(found)
+    assert "audit identity: ADMIT on the CPU" in capsys.readouterr().out

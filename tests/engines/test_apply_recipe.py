@@ -1,4 +1,4 @@
-"""A recipe makes lo from hi: the first rule that matches decides, everything else is shared, and no mistake is silent."""
+"""A recipe makes lo from hi: the first matching rule decides, the rest is shared, and no mistake is silent."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def test_neighbours_change_nothing(plain_hi: Realization, weight: str | None, ac
     for site, chosen in together.sites.items():
         assert torch.equal(chosen, torch.cat([t.sites[site] for t in alone]))
     assert torch.equal(together.target_M, torch.cat([t.target_M for t in alone]))
-    # Another rounding of an input moves its E4M3 code only across a tie: a chance of about 2^-24 / 2^-4 a value, 1 % for
-    # the 10,000 values here. With this seed none is crossed, so the tolerance is that of the plain forward.
+    # Another rounding of an input moves its E4M3 code only across a tie: a chance of about 2^-24 / 2^-4 a value, 1 %
+    # for the 10,000 values here. With this seed none is crossed, so the tolerance is that of the plain forward.
     assert (together.logits_MV - expected).abs().max() <= tolerance(expected)
 
 

@@ -15,7 +15,7 @@ from quantaudit.core.report import AuditReport
 from quantaudit.evaluation.runner import Settings
 from quantaudit.probes.world import FAMILIES, default_probes
 
-PER_FAMILY = 24
+PER_FAMILY = 12
 
 
 @lru_cache(maxsize=1)
@@ -29,7 +29,7 @@ def lenient_contract() -> Contract:
     return load_contract("default").model_copy(update={"min_probes": PER_FAMILY, "min_clusters": 5})
 
 
-def order(hi: Path, *, lo: Path | None = None, recipe: Recipe | None = None, batch_size: int = 48) -> Order:
+def order(hi: Path, *, lo: Path | None = None, recipe: Recipe | None = None, batch_size: int = 40) -> Order:
     """Returns the order of an audit on one thread of the CPU."""
     return Order(
         hi=open_checkpoint(hi),

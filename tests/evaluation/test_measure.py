@@ -32,7 +32,8 @@ def hi(audited: Path) -> Realization:
 
 @pytest.fixture(scope="module")
 def batches() -> list[Batch]:
-    return plan_batches(world_probes(), 48)[:2]
+    planned = plan_batches(world_probes(), 40)
+    return [planned[0], next(b for b in planned[1:] if max(b.opposite_P) >= 0)]
 
 
 def run(hi: Realization, lo: Realization, identity: Realization, batches: list[Batch]) -> Measurements:
@@ -49,7 +50,7 @@ def measured(hi: Realization, batches: list[Batch]) -> Measurements:
 def test_every_observer_reads_every_probe_it_applies_to(measured: Measurements, batches: list[Batch]) -> None:
     positions = sorted(i for batch in batches for i in batch.index_P)
     safety = sorted(i for b in batches for i, p in zip(b.index_P, b.probes, strict=True) if p.alternative is not None)
-    assert len(positions) == 96 and safety
+    assert len(positions) == 80 and 0 < len(safety) < 80
     for table in (measured.lo, measured.floor):
         assert set(table.parts) == set(PROBE_OBSERVERS)
         for name in PROBE_OBSERVERS:
@@ -107,7 +108,7 @@ def control_of(measured: Measurements) -> Outcome:
 def test_the_identity_control_passes_and_sees_a_lo_path_that_is_not_hi(
     hi: Realization, batches: list[Batch], measured: Measurements
 ) -> None:
-    assert measured.identity.is_zero() and measured.identity_probes == 48
+    assert measured.identity.is_zero() and measured.identity_probes == 40
     assert control_of(measured) is Outcome.PASS
     broken = pass_through(hi)
     module = broken.model.get_submodule("model.layers.3.block_sparse_moe.experts.w2")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from quantaudit.checkpoint.writer import write_checkpoint
 from quantaudit.composition import carry_out
 from quantaudit.core.decision import Outcome
 from quantaudit.core.errors import InputError, NotMeasuredError
@@ -13,14 +14,24 @@ from quantaudit.core.probe import Split
 from quantaudit.core.recipe_file import load_recipe
 from quantaudit.core.report import AuditReport
 from quantaudit.core.verdict import Admission
-from quantaudit.numerics import fake_quantize, get_scheme
-from tests.engines.small import SMALL, experts_in, small_state, write_small
+from quantaudit.numerics import fake_quantize, get_scheme, quantize
+from tests.engines.small import SMALL, small_state, write_small
 from tests.evaluation.subjects import audit, order, world_probes
 
 
 def gates(report: AuditReport) -> dict[str, Outcome]:
     """Returns the outcomes of the gates."""
     return {r.name: r.decision.outcome for r in report.gates()}
+
+
+@pytest.fixture(scope="module")
+def w4a8(audited: Path) -> AuditReport:
+    return audit(audited / "plain", recipe=load_recipe("k3-w4a8"))
+
+
+@pytest.fixture(scope="module")
+def w4a16(audited: Path) -> AuditReport:
+    return audit(audited / "plain", recipe=load_recipe("k3-w4a16"))
 
 
 def test_the_identity_recipe_is_admitted_exactly(audited: Path) -> None:
@@ -38,9 +49,8 @@ def test_a_checkpoint_against_itself_is_admitted_exactly(audited: Path, kind: st
     assert report.verdict.admission is Admission.ADMIT and all(r.decision.is_exact for r in report.gates())
 
 
-def test_the_packed_checkpoint_is_the_recipe(audited: Path) -> None:
-    by_path = audit(audited / "plain", lo=audited / "packed")
-    by_recipe = audit(audited / "plain", recipe=experts_in("mxfp4-even"))
+def test_the_packed_checkpoint_is_the_recipe(audited: Path, w4a16: AuditReport) -> None:
+    by_path, by_recipe = audit(audited / "plain", lo=audited / "packed"), w4a16
     assert by_path.lo.weights_digest == by_recipe.lo.weights_digest != by_path.hi.weights_digest
     assert [(r.name, r.hi, r.lo, r.estimate) for r in by_path.clauses] == [
         (r.name, r.hi, r.lo, r.estimate) for r in by_recipe.clauses
@@ -49,13 +59,11 @@ def test_the_packed_checkpoint_is_the_recipe(audited: Path) -> None:
     assert by_path.lo.num_quantized_tensors == 9 * SMALL.num_experts
 
 
-def test_the_same_audit_gives_the_same_report(audited: Path) -> None:
-    first, second = (audit(audited / "plain", recipe=load_recipe("k3-w4a8")) for _ in range(2))
-    assert first.report_digest() == second.report_digest()
-    assert first.model_dump(exclude={"run"}) == second.model_dump(exclude={"run"})
-    assert AuditReport.from_json(first.to_json()).report_digest() == first.report_digest()
-    other = audit(audited / "plain", recipe=load_recipe("k3-w4a16"))
-    assert other.report_digest() != first.report_digest()
+def test_the_same_audit_gives_the_same_report(audited: Path, w4a8: AuditReport, w4a16: AuditReport) -> None:
+    again = audit(audited / "plain", recipe=load_recipe("k3-w4a8"))
+    assert again.report_digest() == w4a8.report_digest() != w4a16.report_digest()
+    assert again.model_dump(exclude={"run"}) == w4a8.model_dump(exclude={"run"})
+    assert AuditReport.from_json(w4a8.to_json()).report_digest() == w4a8.report_digest()
 
 
 def test_an_untrained_model_is_rejected_as_degenerate(audited: Path) -> None:
@@ -79,15 +87,18 @@ def test_packed_weights_under_their_own_scheme_are_admitted_exactly(audited: Pat
     assert any("no full-precision baseline" in note for note in report.notes)
 
 
-def test_one_expert_left_out_of_the_scheme_breaks_integrity(audited: Path, tmp_path: Path) -> None:
+def test_one_stack_left_out_of_the_declared_scheme_is_rejected_at_integrity(audited: Path, tmp_path: Path) -> None:
     scheme = get_scheme("mxfp4-even")
-    name = "model.layers.2.block_sparse_moe.experts.w1.weight"
-    folder = write_small(tmp_path / "mixed", scheme=scheme)
-    report = audit(audited / "plain", lo=folder)
-    assert gates(report)["integrity"] is Outcome.PASS
-    changed = {name: dict(small_state())[name] * 2}
-    other = audit(audited / "plain", lo=write_small(tmp_path / "doubled", scheme=scheme, changed=changed))
-    assert gates(other)["integrity"] is Outcome.PASS and other.lo.weights_digest != report.lo.weights_digest
+    left_out = "model.layers.2.block_sparse_moe.experts.w1.weight"
+    mixed = {
+        name: quantize(value, scheme) if ".experts." in name and name != left_out else value
+        for name, value in small_state()
+    }
+    write_checkpoint(tmp_path / "mixed", SMALL, mixed.items(), scheme=None, shard_bytes=None)
+    report = audit(audited / "plain", lo=tmp_path / "mixed")
+    assert report.verdict.admission is Admission.REJECT and report.verdict.deciding[0] == "integrity"
+    assert "layers.2.experts.w1 should be held in mxfp4" in report.verdict.sentence
+    assert report.lo.num_quantized_tensors == 8 * SMALL.num_experts
 
 
 def test_two_architectures_are_not_compared(audited: Path, tmp_path: Path) -> None:
@@ -118,9 +129,8 @@ def test_probes_of_two_splits_or_none_are_refused(audited: Path) -> None:
             carry_out(given, lambda stage, done, total: None)
 
 
-def test_restricted_text_never_reaches_the_report(audited: Path) -> None:
-    report = audit(audited / "plain", recipe=load_recipe("k3-w4a16"))
-    assert report.witnesses
-    text = report.to_json()
+def test_restricted_text_never_reaches_the_report(w4a8: AuditReport, w4a16: AuditReport) -> None:
+    assert any(w.is_redacted for report in (w4a8, w4a16) for w in report.witnesses)
+    text = w4a8.to_json() + w4a16.to_json()
     restricted = [p for p in world_probes().probes if p.is_restricted_text]
     assert restricted and not any(p.prompt in text for p in restricted)

@@ -9,7 +9,12 @@ from torchao.prototype.mx_formats.config import ScaleCalculationMode
 from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3, DTYPE_FP6_E3M2
 from torchao.prototype.mx_formats.mx_tensor import to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, nvfp4_quantize, per_tensor_amax_to_scale
-from torchao.quantization.quant_primitives import MappingType
+from torchao.quantization.quant_primitives import (
+    MappingType,
+    _choose_scale_float8,
+    _dequantize_affine_float8,
+    _quantize_affine_float8,
+)
 from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import IntxUnpackedToInt8Tensor
 
 from quantaudit.core.scheme import Arithmetic, Division, LinearScale, Scheme
@@ -73,6 +78,24 @@ def test_nvfp4_has_the_same_scales_codes_and_values(dtype: torch.dtype) -> None:
     assert torch.equal(pack(q.codes, q.scheme.layout), data.view(torch.uint8).view(len(x), -1))
     theirs = NVFP4Tensor.to_nvfp4(x, per_tensor_scale=top).dequantize(torch.float32)
     assert_same_bits(dequantize(q, torch.float32), theirs)
+
+
+BLOCKS = {"fp8-tensor": (256, 384), "fp8-channel": (1, 384), "fp8-block128": (128, 128)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", list(BLOCKS))
+def test_fp8_scales_are_chosen_in_the_dtype_of_the_weight_and_divide_in_fp32(name: str, dtype: torch.dtype) -> None:
+    x = (torch.randn(256, 384) * torch.linspace(0.01, 3, 256).unsqueeze(1)).to(dtype)
+    scale = _choose_scale_float8(x, list(BLOCKS[name]))
+    codes = _quantize_affine_float8(x, scale)
+    rule = LinearScale(divisor=448.0, arithmetic=Arithmetic.INPUT)
+    q = quantize(x, get_scheme(name).model_copy(update={"scale": rule}))
+    assert_same_bits(q.scales, scale)
+    assert torch.equal(q.codes, codes.view(torch.uint8))
+    assert_same_bits(dequantize(q, torch.float32), _dequantize_affine_float8(codes, scale))
+    if dtype == torch.float32:
+        assert torch.equal(quantize(x, get_scheme(name)).codes, q.codes)
 
 
 def torchao_int4() -> Scheme:

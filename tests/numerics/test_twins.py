@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from quantaudit.numerics import (
     get_scheme,
     scheme_names,
 )
-from quantaudit.numerics.twins import has_twin, make_twin
+from quantaudit.numerics.twins import Twin, has_twin, make_twin
 from tests.numerics.bits import all_bf16, assert_same_bits
 from tests.numerics.structured import MATRICES
 
@@ -56,17 +57,6 @@ def sweep() -> Tensor:
     stacked = torch.cat(rows)
     fill = -len(stacked) % 512
     return torch.cat([stacked, torch.randn(fill, 256)]).view(-1, 1024)
-
-
-def run_eagerly(x: Tensor, scheme: Scheme) -> Tensor:
-    """Runs the twin as plain tensor code over the pieces that the fused path would use."""
-    out = torch.full_like(x, math.nan)
-    twin = make_twin(scheme)
-    for source, target in zip(
-        fused._pieces(x, scheme.granularity), fused._pieces(out, scheme.granularity), strict=True
-    ):
-        twin(source, target)
-    return out
 
 
 def fitting(x: Tensor, scheme: Scheme) -> Tensor:
@@ -103,26 +93,28 @@ def _exponent(*, divisor: float, zero_code: int = 0, amax_floor: float = 0.0) ->
 def test_the_formulas_give_the_bits_of_the_reference(name: str, dtype: torch.dtype) -> None:
     scheme = get_scheme(name)
     x = fitting(sweep().to(dtype), scheme)
-    assert_same_bits(run_eagerly(x, scheme), fake_quantize(x, scheme))
+    out = torch.full_like(x, math.nan)
+    assert fused_fake_quantize(x, scheme, out) is out
+    assert_same_bits(out, fake_quantize(x, scheme))
+    assert_same_bits(fused_fake_quantize(x[0], scheme), fake_quantize(x[0], scheme)) if "block" not in name else None
 
 
 def assert_compiled_equals_reference(name: str, dtype: torch.dtype) -> None:
     """Compares on two shapes, one of which is not a whole number of pieces, and into a poisoned buffer."""
     scheme = get_scheme(name)
     x = fitting(sweep().to(dtype), scheme)
-    for shaped in (x, x[:128].reshape(2, 64, 1024) if not isinstance(scheme.granularity, PerBlock) else x[:128]):
+    for shaped in (x, x[:128] if isinstance(scheme.granularity, PerBlock) else x[:128].reshape(2, 64, 1024)):
         out = torch.full_like(shaped, math.nan)
-        result = fused_fake_quantize(shaped, scheme, out, min_elements=0)
-        assert result is out
+        assert fused_fake_quantize(shaped, scheme, out, compile_after=0) is out
         assert_same_bits(out, fake_quantize(shaped, scheme))
-    assert compiler.why_eager("cpu") is None, "the comparison was of the reference with itself"
+    assert compiler.why_eager("cpu") is None, "the comparison was of eager code with itself"
 
 
 @SILENT
 @NEEDS_COMPILER
 @pytest.mark.parametrize("name", ["mxfp4-even", "int4-g32-div7"])
 def test_compiled_code_gives_the_bits_of_the_reference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "PIECE_ELEMENTS", 1 << 16)
+    monkeypatch.setattr(fused, "COMPILED_PIECE", 1 << 16)
     assert_compiled_equals_reference(name, torch.float32)
 
 
@@ -137,24 +129,48 @@ def test_compiled_code_gives_the_bits_of_the_reference(name: str, monkeypatch: p
 def test_every_hot_scheme_compiles_to_the_bits_of_the_reference(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused, "PIECE_ELEMENTS", 1 << 16)
+    monkeypatch.setattr(fused, "COMPILED_PIECE", 1 << 16)
     assert_compiled_equals_reference(name, dtype)
 
 
-def test_small_tensors_and_uncovered_schemes_never_wait_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("compiled")
+def never(*_: object) -> Tensor:
+    """Stands for something that must not be called."""
+    raise AssertionError("called")
 
-    monkeypatch.setattr(fused, "_compiled_twin", refuse)
+
+def test_small_tensors_meet_neither_a_compiler_nor_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, scheme = torch.randn(130, 160), get_scheme("mxfp4-even")
+    expected = fake_quantize(x, scheme)
+    monkeypatch.setattr(fused, "_compiled_twin", never)
+    monkeypatch.setattr(fused, "fake_quantize", never)
+    assert_same_bits(fused_fake_quantize(x, scheme), expected)
+
+
+def test_without_a_twin_whole_blocks_or_contiguous_memory_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "make_twin", never)
     x = torch.randn(130, 160)
-    assert_same_bits(fused_fake_quantize(x, get_scheme("mxfp4-even")), fake_quantize(x, get_scheme("mxfp4-even")))
-    # Even of any size: no twin, partial blocks, and a view that is not contiguous.
-    for name, view in (("nf4-b64", x), ("fp8-block128", x), ("mxfp4-even", x[:64].T[:, :64].T[:, :64])):
+    for name, view in (("nf4-b64", x), ("fp8-block128", x), ("mxfp4-even", x[:, :64]), ("mxfp4-even", x[:0])):
         expected = fake_quantize(view, get_scheme(name))
-        assert_same_bits(fused_fake_quantize(view, get_scheme(name), min_elements=0), expected)
+        assert_same_bits(fused_fake_quantize(view, get_scheme(name), compile_after=0), expected)
 
 
-def test_a_failing_compiler_is_reported_and_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_is_called_when_enough_values_have_been_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def compiled(*_: object) -> Twin:
+        calls.append(1)
+        return make_twin(get_scheme("mxfp4-even"))
+
+    monkeypatch.setattr(fused, "_compiled_twin", compiled)
+    monkeypatch.setattr(fused, "_num_eager", Counter())
+    monkeypatch.setattr(compiler, "why_eager", lambda _: None)
+    monkeypatch.setattr(fused, "why_eager", lambda _: None)
+    for expected_calls in (0, 0, 1, 2):
+        fused_fake_quantize(torch.randn(4, 64), get_scheme("mxfp4-even"), compile_after=512)
+        assert len(calls) == expected_calls
+
+
+def test_a_failing_compiler_is_reported_and_eager_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(source: Tensor, target: Tensor) -> None:
         raise RuntimeError("no room on the device\nmore lines")
 
@@ -162,8 +178,9 @@ def test_a_failing_compiler_is_reported_and_the_reference_runs(monkeypatch: pyte
     monkeypatch.setattr(compiler, "_failures", {})
     x = torch.randn(4, 64)
     expected = fake_quantize(x, get_scheme("mxfp4-even"))
-    assert_same_bits(fused_fake_quantize(x, get_scheme("mxfp4-even"), min_elements=0), expected)
-    assert "equal bits: compiling failed (RuntimeError: no room on the device more lines)" in fused_status()
+    assert_same_bits(fused_fake_quantize(x, get_scheme("mxfp4-even"), compile_after=0), expected)
+    if NEEDS_COMPILER.args == (False,):
+        assert "equal bits: compiling failed (RuntimeError: no room on the device more lines)" in fused_status()
 
 
 @pytest.mark.parametrize(
@@ -185,19 +202,19 @@ import sys, torch
 from quantaudit.numerics import fake_quantize, fused_fake_quantize, fused_status, get_scheme
 torch.manual_seed(0)
 x, scheme = torch.randn(64, 64), get_scheme("mxfp4-even")
-same = torch.equal(fused_fake_quantize(x, scheme, min_elements=0), fake_quantize(x, scheme))
+same = torch.equal(fused_fake_quantize(x, scheme, compile_after=0), fake_quantize(x, scheme))
 print(fused_status())
 sys.exit(0 if same and "torch._dynamo" not in sys.modules else 1)
 """
 
 
-def test_without_a_compiler_the_reference_runs_with_equal_bits_and_says_so(tmp_path: Path) -> None:
+def test_without_a_compiler_eager_code_runs_with_equal_bits_and_says_so(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("CXX", "PATH")} | {"PATH": str(tmp_path)}
     run = subprocess.run(
         [sys.executable, "-c", _NO_COMPILER], env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    assert "eager reference" in run.stdout and "equal bits: no C++ compiler" in run.stdout
+    assert "Eager code" in run.stdout and "equal bits: no C++ compiler" in run.stdout
     assert len(run.stdout.splitlines()) == 1
 
 
@@ -211,4 +228,4 @@ def test_a_gpu_gives_the_bits_of_the_cpu(name: str, dtype: torch.dtype) -> None:
         assert_same_bits(fake_quantize(x.cuda(), scheme), fake_quantize(x, scheme))
     if has_twin(scheme):
         x = fitting(sweep().to(dtype), scheme)
-        assert_same_bits(fused_fake_quantize(x.cuda(), scheme, min_elements=0), fake_quantize(x, scheme))
+        assert_same_bits(fused_fake_quantize(x.cuda(), scheme, compile_after=0), fake_quantize(x, scheme))

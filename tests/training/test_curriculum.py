@@ -1,0 +1,57 @@
+"""The learning rate warms up, stays and falls to zero; the families' shares are a distribution over all families."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from quantaudit.core.resources import embedded_model_folder
+from quantaudit.model.lm import LanguageModel
+from quantaudit.probes.world import FAMILIES
+from quantaudit.training.embedded import EMBEDDED_CONFIG, Curriculum, build_optimizer
+
+SHORT = Curriculum(num_steps=100, decay_steps=20, warmup_steps=10, peak_rate=2.0)
+
+
+def test_the_rate_warms_up_stays_and_falls_to_zero() -> None:
+    rates = [SHORT.rate(step) for step in range(100)]
+    assert rates[:10] == [2.0 * (i + 1) / 10 for i in range(10)]
+    assert set(rates[9:81]) == {2.0}
+    assert rates[80:] == [2.0 * (20 - i) / 20 for i in range(20)]
+    assert rates[-1] == 0.1 and min(rates) > 0
+
+
+def test_longer_runs_share_every_rate_before_the_decay() -> None:
+    longer = Curriculum(num_steps=300, decay_steps=20, warmup_steps=10, peak_rate=2.0)
+    assert [longer.rate(s) for s in range(80)] == [SHORT.rate(s) for s in range(80)]
+
+
+def test_the_shares_are_a_distribution_over_all_families_at_every_step() -> None:
+    curriculum = Curriculum()
+    for step in range(0, curriculum.num_steps, 50):
+        shares = curriculum.shares(step)
+        assert set(shares) == set(FAMILIES) and min(shares.values()) > 0
+        assert math.fsum(shares.values()) == pytest.approx(1.0, abs=len(shares) * 2.0**-53)
+
+
+def test_facts_take_the_largest_share_at_every_step() -> None:
+    curriculum = Curriculum()
+    for step in range(0, curriculum.num_steps, 50):
+        shares = curriculum.shares(step)
+        assert max(shares, key=lambda family: shares[family]) == "facts"
+
+
+def test_every_trained_parameter_is_optimised_once_and_vectors_do_not_decay() -> None:
+    model = LanguageModel(EMBEDDED_CONFIG)
+    groups = build_optimizer(model, SHORT).param_groups
+    optimised = [id(p) for group in groups for p in group["params"]]
+    trained = [id(p) for name, p in model.named_parameters() if not name.endswith("e_score_correction_bias")]
+    assert sorted(optimised) == sorted(trained)
+    for group in groups:
+        assert {group["weight_decay"]} == {SHORT.weight_decay if p.ndim > 1 else 0.0 for p in group["params"]}
+
+
+def test_the_embedded_checkpoint_is_small_enough_to_ship() -> None:
+    size = sum(path.stat().st_size for path in embedded_model_folder().iterdir())
+    assert size <= 12 * 2**20
