@@ -64,7 +64,8 @@ def judge_degeneracy(table: Table, probes: ProbeSet, *, alpha: float) -> Degener
     p_reject = min(1.0, len(conditions) * min(c.above for c in conditions))
     reason = (
         f"lo has {lo_nll:.3g} nats per token against {best:.3g} of a unigram model "
-        f"({_describe(likelihood, alpha)} it), {_describe_families(collapse, alpha)}, and its accuracy is {_describe_accuracy(accuracy, alpha)}."
+        f"({_describe(likelihood, alpha)} it), {_describe_families(collapse, alpha)}, "
+        f"and its accuracy is {_describe_accuracy(accuracy, alpha)}."
     )
     decision = Decision(
         outcome=Outcome.PASS if p_admit <= alpha else Outcome.FAIL if p_reject <= alpha else Outcome.UNDECIDED,

@@ -50,6 +50,24 @@ def test_a_good_model_passes_and_garbage_fails() -> None:
     assert "clearly above" in bad.decision.reason and "below chance in every family" in bad.decision.reason
 
 
+def test_one_family_worse_than_its_own_unigram_model_fails_whatever_the_others_do() -> None:
+    values = good_values()
+    in_sums = np.array([p.family == "sums" for p in PROBES.probes])
+    broken = values | {"nll": np.where(in_sums, 9.0, values["nll"])}
+    found = judge_degeneracy(table_of(values, broken), PROBES, alpha=0.05)
+    assert found.decision.outcome is Outcome.FAIL
+    assert found.estimate is not None and found.lo_nll < 9.0
+    assert "in sums (clearly above it)" in found.decision.reason
+
+
+def test_a_family_that_hi_has_lost_already_does_not_fail_lo() -> None:
+    values = good_values()
+    in_sums = np.array([p.family == "sums" for p in PROBES.probes])
+    lost = values | {"nll": np.where(in_sums, 9.0, values["nll"])}
+    found = judge_degeneracy(table_of(lost, lost), PROBES, alpha=0.05)
+    assert "in sums" not in found.decision.reason
+
+
 def lo_with(**changes: float) -> dict[str, np.ndarray]:
     """Returns a good model's values, some of them the same number everywhere."""
     values = good_values()
