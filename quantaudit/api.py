@@ -15,7 +15,7 @@ from quantaudit import reporting
 from quantaudit.checkpoint.config_json import read_config
 from quantaudit.checkpoint.index import read_index
 from quantaudit.checkpoint.layout import check_layout
-from quantaudit.checkpoint.precision import PrecisionMap, inspect_checkpoint
+from quantaudit.checkpoint.precision import PrecisionMap, PrecisionRow, inspect_checkpoint
 from quantaudit.core.contract import Contract
 from quantaudit.core.errors import InputError
 from quantaudit.core.probe import ProbeSet, Split
@@ -33,6 +33,7 @@ from quantaudit.reporting.single import write_report
 __all__ = [
     "ListEntry",
     "PrecisionMap",
+    "PrecisionRow",
     "audit",
     "check_checkpoint",
     "check_output",

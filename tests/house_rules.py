@@ -52,7 +52,8 @@ OPTIONAL = {"transformers", "compressed_tensors", "gguf", "huggingface_hub", "mo
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_LINE = 400, 50, 120
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "types"}
 CATCHES_EVERYTHING = {"core/registry.py", "cli/main.py"}  # the plug-in loader, and the last line of the command
-IMPORTS_BY_STRING = {"core/registry.py", "__init__.py", "reporting/__init__.py"}  # plug-ins, and lazy public names
+# Plug-ins, and lazy public names.
+IMPORTS_BY_STRING = {"core/registry.py", "__init__.py", "numerics/__init__.py", "reporting/__init__.py"}
 
 MODULE_NAMES = {"vl-convert-python": "vl_convert", "nvidia-modelopt": "modelopt"}
 

@@ -100,9 +100,9 @@ class Curriculum:
     """
 
     seed: int = 0
-    knowledge_from: int = 1000
+    knowledge_from: int = 1250
     expert_rate: float = 1.5
-    other_rate: float = 0.1
+    other_rate: float = 0.2
     num_steps: int = 3900
     decay_steps: int = 1000
     warmup_steps: int = 200

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantaudit.core.serial import Json
-from tests.checkpoint.tiny import edit_json
+from tests.checkpoint.tiny import LAYER_2, WEIGHTS, edit_json, edit_tensors
 from tests.cli.command import Command, is_one_line
 
 
@@ -49,3 +49,21 @@ def test_the_map_fits_sixty_columns(written: Path, quantaudit: Command, monkeypa
     monkeypatch.setenv("COLUMNS", "60")
     out = quantaudit("inspect", written / "packed").out
     assert max(map(len, out.splitlines())) <= 60 and out.isascii() and "\x1b" not in out
+
+
+def test_consecutive_layers_that_are_alike_share_their_lines(models: Path, quantaudit: Command) -> None:
+    def unpack_one(tensors: dict[str, tuple[str, list[int], bytes]]) -> None:
+        name = f"{LAYER_2}.3.w1.weight"
+        del tensors[f"{name}_packed"], tensors[f"{name}_scale"]
+        tensors[name] = ("BF16", [32, 64], bytes(2 * 32 * 64))
+
+    assert rows(quantaudit("inspect").out) == [["1-4", "w1", "0"], ["1-4", "w2", "0"], ["1-4", "w3", "0"]]
+    edit_tensors(models / "packed" / WEIGHTS, unpack_one)
+    roles = ("w1", "w2", "w3")
+    expected = [["2", role, "5" if role == "w1" else "6"] for role in roles] + [["4", role, "6"] for role in roles]
+    assert rows(quantaudit("inspect", models / "packed").out) == expected
+
+
+def rows(table: str) -> list[list[str]]:
+    """Returns layers, matrix and number packed of every line."""
+    return [line.split()[:3] for line in table.splitlines()[2:] if line[0].isdigit() and " w" in line[:12]]

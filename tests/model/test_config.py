@@ -1,4 +1,4 @@
-"""The released configuration: its layer map, and the sizes that follow from it, against the published ones."""
+"""The sizes that follow from a configuration: the published ones of the released model, and those of a strange one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ import math
 import pytest
 import torch
 
+from quantaudit.model.config import ModelConfig
 from quantaudit.model.lm import LanguageModel
 from tests.model.released import RELEASED
+from tests.model.small_models import STRANGE
+
+
+def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every parameter of a model, which is never allocated."""
+    with torch.device("meta"):
+        model = LanguageModel(config)
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 @pytest.fixture(scope="module")
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every parameter of the released model, which is never allocated."""
-    with torch.device("meta"):
-        model = LanguageModel(RELEASED)
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    return shapes_of(RELEASED)
 
 
 def billions(count: float) -> float:
@@ -85,3 +91,43 @@ def test_published_shapes(shapes: dict[str, tuple[int, ...]]) -> None:
     # An expert in 4-bit codes with a scale byte for 32 of them.
     elements = sum(math.prod(shapes[f"{moe}experts.{matrix}.weight"][1:]) for matrix in ("w1", "w2", "w3"))
     assert elements // 2 + elements // 32 == 17_547_264
+
+
+def test_shapes_of_a_configuration_in_which_nothing_is_as_released() -> None:
+    shapes = shapes_of(STRANGE)
+    kda, mla, moe = "model.layers.0.self_attn.", "model.layers.1.self_attn.", "model.layers.2.block_sparse_moe."
+    expected = {
+        f"{kda}q_proj.weight": (4 * 7, 20),
+        f"{kda}v_proj.weight": (4 * 7, 20),
+        f"{kda}k_conv1d.weight": (4 * 7, 1, 3),
+        f"{kda}b_proj.weight": (4, 20),
+        f"{kda}f_a_proj.weight": (7, 20),
+        f"{kda}f_b_proj.weight": (4 * 7, 7),
+        f"{kda}g_proj.weight": (4 * 7, 20),
+        f"{kda}A_log": (4,),
+        f"{kda}dt_bias": (4 * 7,),
+        f"{kda}o_norm.weight": (7,),
+        f"{kda}o_proj.weight": (20, 4 * 7),
+        f"{mla}q_a_proj.weight": (11, 20),
+        f"{mla}q_a_layernorm.weight": (11,),
+        f"{mla}q_b_proj.weight": (3 * (5 + 3), 11),
+        f"{mla}kv_a_proj_with_mqa.weight": (8 + 3, 20),
+        f"{mla}kv_a_layernorm.weight": (8,),
+        f"{mla}kv_b_proj.weight": (3 * (5 + 6), 8),
+        f"{mla}g_proj.weight": (3 * 6, 20),
+        f"{mla}o_proj.weight": (20, 3 * 6),
+        f"{moe}gate.weight": (9, 20),
+        f"{moe}gate.e_score_correction_bias": (9,),
+        f"{moe}routed_expert_down_proj.weight": (10, 20),
+        f"{moe}routed_expert_norm.weight": (10,),
+        f"{moe}routed_expert_up_proj.weight": (20, 10),
+        f"{moe}shared_experts.gate_proj.weight": (3 * 13, 20),
+        f"{moe}shared_experts.down_proj.weight": (20, 3 * 13),
+        f"{moe}experts.w1.weight": (9, 13, 10),
+        f"{moe}experts.w2.weight": (9, 10, 13),
+        f"{moe}experts.w3.weight": (9, 13, 10),
+        "model.layers.0.mlp.up_proj.weight": (26, 20),
+        "model.embed_tokens.weight": (37, 20),
+        "lm_head.weight": (37, 20),
+    }
+    assert {name: shapes[name] for name in expected} == expected
