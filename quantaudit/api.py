@@ -310,9 +310,11 @@ def _check_inputs(
 def _carry_out(
     inputs: _Inputs, *, device: str, threads: int, batch_size: int, show_restricted: bool, progress: Progress
 ) -> AuditReport:
+    progress("start", 0, 1)
     # The only import of the half that needs torch: by now every input has been read.
     from quantaudit.composition import Order, Settings, carry_out, open_checkpoint
 
+    progress("start", 1, 1)
     order = Order(
         hi=open_checkpoint(inputs.hi),
         hi_source=inputs.hi_source,

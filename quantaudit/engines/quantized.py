@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from quantaudit.core.scheme import Scheme
 from quantaudit.engines.stored import StoredTensor
 from quantaudit.model.linear import grouped_matmul
-from quantaudit.numerics import fake_quantize
+from quantaudit.numerics.fused import fused_fake_quantize
 
 
 class QuantizedLinear(nn.Module):
@@ -53,4 +53,4 @@ def quantize_rows(x_NI: Tensor, scheme: Scheme | None) -> Tensor:
     Every row is a matrix of its own, so that a scale per tensor becomes one per token and no token depends on the
     others of its batch.
     """
-    return x_NI if scheme is None or not len(x_NI) else fake_quantize(x_NI.unsqueeze(1), scheme).squeeze(1)
+    return x_NI if scheme is None or not len(x_NI) else fused_fake_quantize(x_NI.unsqueeze(1), scheme).squeeze(1)

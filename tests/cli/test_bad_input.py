@@ -184,7 +184,7 @@ def check(ended: Ended, case: Case, here: Path) -> None:
     assert ended.out == ""
     progress, _, message = ended.err.rpartition("quantaudit: ")
     assert is_one_line(f"quantaudit: {message}")
-    assert all(line.split(":")[0] in ("open", "weights") for line in progress.splitlines())
+    assert all(line.split(":")[0] in ("start", "open", "weights") for line in progress.splitlines())
     assert case.said in message
     given, expected, fix = message.partition("; expected ")[0], *message.partition("; expected ")[2].split("; ", 1)
     assert given and expected and fix.strip()

@@ -77,8 +77,8 @@ def test_the_traceback_of_an_internal_error_is_in_a_file(
 def test_ctrl_c_ends_a_run_with_one_line_and_no_report(written: Path, tmp_path: Path) -> None:
     process = start("run", written / "plain", "--threads", "1", "--recipe", "int4-g32", cwd=tmp_path)
     assert process.stderr is not None
-    first = process.stderr.readline()
-    assert first.startswith("open: ")
+    assert process.stderr.readline().startswith("start: ")
+    assert process.stderr.readline().startswith("open: ")
     process.send_signal(signal.SIGINT)
     ended = finish(process)
     assert ended.code == 130 and ended.out == ""
