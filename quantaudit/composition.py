@@ -36,6 +36,7 @@ from quantaudit.engines.realization import (
     pass_through,
     weight_values,
 )
+from quantaudit.evaluation.clauses import check_contract
 from quantaudit.evaluation.layers import LAYER_OBSERVERS
 from quantaudit.evaluation.measure import Engines
 from quantaudit.evaluation.runner import Progress, Settings, Subject, run_audit
@@ -65,6 +66,7 @@ class Order:
 
 def carry_out(order: Order, progress: Progress) -> AuditReport:
     """Runs the audit that was ordered."""
+    check_contract(order.contract, order.probes)
     torch.set_num_threads(order.threads)
     device = choose_device(order.device)
     progress("open", 0, 2)

@@ -17,11 +17,11 @@ from quantaudit.core.errors import InputError
 from quantaudit.core.recipe import Execution, Recipe, Rule
 from quantaudit.core.scheme import ExponentScale, PerGroup, Scheme
 from quantaudit.engines.quantized import QuantizedGroupedLinear, QuantizedLinear
-from quantaudit.engines.stored import StoredTensor, store
+from quantaudit.engines.stored import StoredTensor, quantize_stack
 from quantaudit.model.linear import GroupedLinear, Linear
 from quantaudit.model.lm import LanguageModel
 from quantaudit.model.moe import Router
-from quantaudit.numerics import get_scheme, quantize
+from quantaudit.numerics import get_scheme
 
 _MATMULS = (Linear, GroupedLinear, QuantizedLinear, QuantizedGroupedLinear)
 
@@ -159,7 +159,7 @@ def _weight_of(
     if not bool(torch.isfinite(weight).all()):
         raise InputError(f"{name} holds NaN or infinity", expected="finite weights", fix="repair the checkpoint")
     _check_groups(f"{name} of shape {list(weight.shape)}", tuple(weight.shape), scheme)
-    return store(quantize(weight, scheme))
+    return quantize_stack(weight, scheme)
 
 
 def _activation_of(name: str, width: int, rule: Rule) -> Scheme | None:
@@ -207,8 +207,14 @@ def decoded_parameters(realization: Realization) -> Iterator[tuple[str, Tensor]]
     """Yields (parameter path, values) of the whole model, so that it can be digested like a checkpoint."""
     for path, module in realization.model.named_modules():
         if isinstance(module, _MATMULS) and not isinstance(module, Router):
-            yield f"{path}.weight", _values(module)
+            yield f"{path}.weight", _narrowed(_values(module))
     yield from other_values(realization)
+
+
+def _narrowed(values: Tensor) -> Tensor:
+    """Returns the values in bf16 where that is exact, so that equal values give equal digests."""
+    narrow = values.to(torch.bfloat16)
+    return narrow if torch.equal(narrow.float(), values.float()) else values
 
 
 def _values(module: nn.Module) -> Tensor:

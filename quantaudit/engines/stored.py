@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from quantaudit.core.scheme import Scheme
-from quantaudit.numerics import QuantizedTensor, dequantize, pack, unpack
+from quantaudit.numerics import QuantizedTensor, dequantize, pack, quantize, unpack
+
+_MATRICES_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,6 +51,31 @@ class StoredTensor:
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Returns the weight's values in `dtype`, `shape`."""
         return dequantize(restore(self), dtype)
+
+
+def quantize_stack(weight: Tensor, scheme: Scheme) -> StoredTensor:
+    """Quantizes and packs a weight, a few matrices of a stack at a time, so that memory stays near the result.
+
+    Args:
+        weight: `[O, I]`, or `[E, O, I]` whose matrices are independent of each other.
+        scheme: The arithmetic.
+    """
+    if weight.ndim < 3:
+        return store(quantize(weight, scheme))
+    parts = [store(quantize(piece, scheme)) for piece in weight.split(_MATRICES_AT_ONCE)]
+    return replace(
+        parts[0],
+        packed=torch.cat([part.packed for part in parts]),
+        scales=torch.cat([part.scales for part in parts]),
+        second_scales=_join([part.second_scales for part in parts]),
+        offset=_join([part.offset for part in parts]),
+        shape=tuple(weight.shape),
+    )
+
+
+def _join(parts: list[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None
 
 
 def store(q: QuantizedTensor) -> StoredTensor:

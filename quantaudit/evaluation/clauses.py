@@ -156,7 +156,10 @@ def seen_faults(clause: Clause, part: Slice, evidence: Evidence) -> tuple[str, .
 def _degeneracy(clause: Clause, evidence: Evidence) -> ClauseResult:
     found = judge_degeneracy(evidence.measurements.lo, evidence.probes, alpha=clause.alpha)
     decision = found.decision
-    if evidence.is_exact:
+    misscaled = evidence.weights.misscaled()
+    if misscaled is not None:
+        decision = decide_exact(is_equal=False).model_copy(update={"reason": misscaled})
+    elif evidence.is_exact:
         decision = decide_exact(is_equal=True)
     elif not decision.is_exact and not is_degeneracy_seen(clause, evidence):
         decision = withhold(decision, reason="No planted fault made this clause fail at this number of probes.")

@@ -120,16 +120,24 @@ class _Collapse(NamedTuple):
 
 
 def _sides_of_families(nll: Readings, probes: ProbeSet, alpha: float) -> _Collapse:
-    """Tests lo against each family's own unigram model, in the families where hi beats it."""
+    """Tests lo against each family's own unigram model, in the families where hi clearly beats it.
+
+    Where hi is not told apart from that model, a harmless lo could not be either, and no number of such families may
+    keep it from being admitted.
+    """
     found = []
     for family in probes.families():
         positions = np.array([i for i, p in enumerate(probes.probes) if p.family == family])
         part = select(nll, positions)
         own = probes.model_copy(update={"probes": tuple(probes.probes[i] for i in part.index_R)})
         unigram_R = np.array(unigram_nlls(own))
-        if part.hi_R.mean() < unigram_R.mean():
-            estimate = estimate_mean(gather(part.lo_R - unigram_R, clusters_at(probes, part.index_R)), alpha=alpha)
-            found.append(_Collapse(_sides_of_zero(estimate), family, float(part.lo_R.mean()), float(unigram_R.mean())))
+        clusters = clusters_at(probes, part.index_R)
+        hi, lo = (
+            _sides_of_zero(estimate_mean(gather(side_R - unigram_R, clusters), alpha=alpha))
+            for side_R in (part.hi_R, part.lo_R)
+        )
+        if hi.below <= alpha:
+            found.append(_Collapse(lo, family, float(part.lo_R.mean()), float(unigram_R.mean())))
     if not found:
         return _Collapse(_Sides(1.0, 1.0), "", 0.0, 0.0)
     worst = max(found, key=lambda c: c.lo_nll - c.unigram_nll)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quantaudit.core.decision import Decision
 from quantaudit.core.engine import WeightPair
 from quantaudit.core.report import Discrepancy, ExpertMap
-from quantaudit.observers.weights import first_discrepancy, sqnr_db
+from quantaudit.observers.weights import first_discrepancy, rms_ratio, sqnr_db
 from quantaudit.stats import decide_exact
 
+MAX_RMS_RATIO = 4.0  # two binary orders: clipping and rounding of the coarsest grid stay well inside one
 _MAX_DISCREPANCIES = 5
 
 
@@ -23,6 +25,7 @@ class WeightEvidence:
         num_tensors: Tensors compared.
         num_changed: Tensors whose values differ.
         sqnr_db: (role, layer) -> dB per expert.
+        rms_ratio: Module name -> root mean square of lo over that of hi, for stacks of experts.
         discrepancies: First differing coordinate of the first few tensors.
     """
 
@@ -30,7 +33,18 @@ class WeightEvidence:
     num_tensors: int
     num_changed: int
     sqnr_db: dict[tuple[str, int], list[float]]
+    rms_ratio: dict[str, float]
     discrepancies: tuple[Discrepancy, ...]
+
+    def misscaled(self) -> str | None:
+        """Returns a sentence on the stack whose size moved most, if any moved by more than `MAX_RMS_RATIO`."""
+        name = max(self.rms_ratio, key=lambda n: _octaves(self.rms_ratio[n]), default=None)
+        if name is None or _octaves(self.rms_ratio[name]) <= math.log2(MAX_RMS_RATIO):
+            return None
+        return (
+            f"{name} of lo is {self.rms_ratio[name]:.3g} times the size of hi's; no quantizer moves the size of a "
+            f"tensor by more than {MAX_RMS_RATIO:g}, so its experts compute something else, whatever the probes say."
+        )
 
     def decision(self) -> Decision:
         """Returns the integrity decision, exact."""
@@ -46,6 +60,7 @@ def compare_weights(pairs: Iterable[WeightPair]) -> WeightEvidence:
     violations: list[str] = []
     discrepancies: list[Discrepancy] = []
     sqnr: dict[tuple[str, int], list[float]] = {}
+    ratios: dict[str, float] = {}
     num_tensors = num_changed = 0
     for pair in pairs:
         num_tensors += 1
@@ -56,13 +71,20 @@ def compare_weights(pairs: Iterable[WeightPair]) -> WeightEvidence:
             discrepancies.append(found)
         if pair.is_expert:
             sqnr[pair.name.rpartition(".")[2], pair.layer] = sqnr_db(pair.hi, pair.lo)
+            ratios[pair.name] = rms_ratio(pair.hi, pair.lo)
     return WeightEvidence(
         violations=tuple(violations),
         num_tensors=num_tensors,
         num_changed=num_changed,
         sqnr_db=sqnr,
+        rms_ratio=ratios,
         discrepancies=tuple(discrepancies),
     )
+
+
+def _octaves(ratio: float) -> float:
+    """Returns how many factors of two a ratio is away from 1; infinite for 0 and for what is not a number."""
+    return abs(math.log2(ratio)) if 0 < ratio < math.inf else math.inf
 
 
 def check_pair(pair: WeightPair) -> list[str]:

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from quantaudit.core.format import FloatFormat, IntegerFormat
+from quantaudit.core.format import FP32, FloatFormat, IntegerFormat
 from quantaudit.core.scheme import (
     Arithmetic,
     Division,
@@ -38,6 +38,7 @@ from quantaudit.core.scheme import (
 )
 from quantaudit.numerics.bits import BIAS, MANTISSA_BITS
 from quantaudit.numerics.exponent import ExponentBump, exponent_bump
+from quantaudit.numerics.steps import ordered_key
 
 _MAGNITUDE = 0x7FFFFFFF
 _SIGN = -0x80000000
@@ -52,6 +53,14 @@ class GroupScale(NamedTuple):
 
     factor: Tensor
     scale: Tensor
+
+
+class FloatGrid(NamedTuple):
+    """A float format as bits of fp32: its smallest binade, what turns a binade into M, and its largest number."""
+
+    smallest_binade: int
+    to_magic: int
+    largest: int
 
 
 Twin: TypeAlias = Callable[[Tensor, Tensor], GroupScale]
@@ -80,12 +89,16 @@ def make_twin(scheme: Scheme) -> Twin:
         absmax = values.abs().amax(axes, keepdim=True)
         return _linear_scale(absmax, rule.divisor) if bump is None else _exponent_scale(absmax, bump)
 
-    def float_twin(x: Tensor, out: Tensor) -> GroupScale:
-        assert isinstance(element, FloatFormat)
-        values = x.float()
-        group = scale_groups(values)
-        out.copy_(_round_float(values, group, element, divides=divides))
-        return group
+    if isinstance(element, FloatFormat):
+        grid = _grid(element)
+
+        def float_twin(x: Tensor, out: Tensor) -> GroupScale:
+            values = x.float()
+            group = scale_groups(values)
+            out.copy_(_round_float(values, group, grid, divides=divides))
+            return group
+
+        return float_twin
 
     def integer_twin(x: Tensor, out: Tensor) -> GroupScale:
         assert codes is not None
@@ -95,7 +108,7 @@ def make_twin(scheme: Scheme) -> Twin:
         out.copy_(ratio.round().to(torch.int32).clamp(codes.low, codes.high).to(torch.float32) * group.scale)
         return group
 
-    return float_twin if isinstance(element, FloatFormat) else integer_twin
+    return integer_twin
 
 
 def _is_power_of_two(scheme: Scheme) -> bool:
@@ -128,15 +141,19 @@ def _linear_scale(absmax: Tensor, divisor: float) -> GroupScale:
     return GroupScale(torch.where(scale == 0, 1.0, scale), torch.where(absmax < math.inf, scale, math.nan))
 
 
-def _round_float(values: Tensor, group: GroupScale, element: FloatFormat, *, divides: bool) -> Tensor:
+def _grid(element: FloatFormat) -> FloatGrid:
+    return FloatGrid(
+        smallest_binade=(element.min_exponent + BIAS) << MANTISSA_BITS,
+        to_magic=(MANTISSA_BITS - element.mantissa_bits) << MANTISSA_BITS,
+        largest=ordered_key(element.max, FP32),
+    )
+
+
+def _round_float(values: Tensor, group: GroupScale, grid: FloatGrid, *, divides: bool) -> Tensor:
     bits = values.view(torch.int32)
     magnitude = (bits & _MAGNITUDE).view(torch.float32)
     ratio = magnitude / group.factor if divides else magnitude * group.factor
-    binade = ratio.view(torch.int32).clamp(min=(element.min_exponent + BIAS) << MANTISSA_BITS) & _EXPONENT
-    magic = (binade + ((MANTISSA_BITS - element.mantissa_bits) << MANTISSA_BITS)).view(torch.float32)
-    rounded = ((ratio + magic) - magic).view(torch.int32).clamp(max=_bits_of(element.max)).view(torch.float32)
+    binade = ratio.view(torch.int32).clamp(min=grid.smallest_binade) & _EXPONENT
+    magic = (binade + grid.to_magic).view(torch.float32)
+    rounded = ((ratio + magic) - magic).view(torch.int32).clamp(max=grid.largest).view(torch.float32)
     return ((rounded * group.scale).view(torch.int32) | (bits & _SIGN)).view(torch.float32)
-
-
-def _bits_of(value: float) -> int:
-    return int(torch.tensor(value, dtype=torch.float32).view(torch.int32))

@@ -5,6 +5,7 @@ Legend: E experts, O out, I in.
 
 from __future__ import annotations
 
+import math
 import struct
 
 import torch
@@ -21,6 +22,14 @@ def sqnr_db(hi_EOI: Tensor, lo_EOI: Tensor) -> list[float]:
     signal, error = hi.square().sum(1), (hi - lo).square().sum(1)
     ratio = torch.where(error > 0, 10 * torch.log10(signal / error), SQNR_CAP_DB)
     return [float(x) for x in ratio.clamp(max=SQNR_CAP_DB)]
+
+
+def rms_ratio(hi_EOI: Tensor, lo_EOI: Tensor) -> float:
+    """Returns the root mean square of lo over that of hi, 1 where both are zero; no permutation changes it."""
+    hi, lo = float(hi_EOI.double().square().mean()), float(lo_EOI.double().square().mean())
+    if hi == 0.0:
+        return 1.0 if lo == 0.0 else math.inf
+    return math.sqrt(lo / hi)
 
 
 def first_discrepancy(name: str, hi: Tensor, lo: Tensor) -> Discrepancy | None:

@@ -94,6 +94,7 @@ class Curriculum:
         knowledge_from: Step from which the items are drawn with the shares `KNOWLEDGE` instead of `SKILLS`; the routed
             experts then learn at `expert_rate` times the rate and everything else at `other_rate` times, so that what
             is memorised goes to the experts.
+        experts_from: Step from which everything but the routed experts learns at `late_other_rate` times the rate.
         num_steps: Optimizer steps, the decay included.
         decay_steps: Length of the final linear decay.
         micro_batches: Pieces a step's items are cut into after sorting by length.
@@ -103,6 +104,8 @@ class Curriculum:
     knowledge_from: int = 1250
     expert_rate: float = 1.5
     other_rate: float = 0.2
+    experts_from: int = 1750
+    late_other_rate: float = 0.03
     num_steps: int = 3900
     decay_steps: int = 1000
     warmup_steps: int = 200
@@ -120,7 +123,9 @@ class Curriculum:
         """Returns what the learning rate of a parameter is multiplied by."""
         if step < self.knowledge_from:
             return 1.0
-        return self.expert_rate if is_expert else self.other_rate
+        if is_expert:
+            return self.expert_rate
+        return self.late_other_rate if step >= self.experts_from else self.other_rate
 
     def rate(self, step: int) -> float:
         """Returns the learning rate of the 0-based step."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quantaudit.core.scheme import Layout
-from quantaudit.engines.stored import restore, store
+from quantaudit.engines.stored import quantize_stack, restore, store
 from quantaudit.numerics import dequantize, get_scheme, quantize, scheme_names
 
 SHAPE = (3, 16, 256)  # groups of 128 and tiles of 128 x 128 fit, the latter with a partial edge
@@ -81,3 +81,14 @@ def test_moving_keeps_every_part() -> None:
     parts = (moved.packed, moved.scales, moved.second_scales, moved.offset)
     assert all(part is not None and part.is_meta for part in parts)
     assert (moved.shape, moved.scheme) == (stored.shape, stored.scheme)
+
+
+@pytest.mark.parametrize("name", scheme_names())
+def test_a_stack_quantized_in_pieces_is_the_stack_quantized_at_once(name: str) -> None:
+    weight = torch.randn(19, 8, 256)  # more than two pieces, the last one partial
+    piecewise, whole = restore(quantize_stack(weight, get_scheme(name))), quantize(weight, get_scheme(name))
+    assert torch.equal(piecewise.codes, whole.codes) and torch.equal(piecewise.scales, whole.scales)
+    for mine, theirs in ((piecewise.second_scales, whole.second_scales), (piecewise.offset, whole.offset)):
+        assert (mine is None) == (theirs is None)
+        assert mine is None or theirs is None or torch.equal(mine, theirs)
+    assert torch.equal(dequantize(piecewise), dequantize(whole))

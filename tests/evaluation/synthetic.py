@@ -128,6 +128,7 @@ def weight_evidence(*violations: str, num_changed: int = 9) -> WeightEvidence:
         num_tensors=12,
         num_changed=num_changed,
         sqnr_db={("w1", 1): [20.0, 21.0], ("w2", 1): [19.0, 22.0]},
+        rms_ratio={"layers.1.experts.w1": 1.1, "layers.1.experts.w2": 0.9},
         discrepancies=(),
     )
 

@@ -120,3 +120,22 @@ def test_a_likelihood_that_is_not_finite_fails_without_sampling() -> None:
     lo["nll"][3] = np.nan
     found = judge_degeneracy(table_of(good_values(), lo), PROBES, alpha=0.05)
     assert found.decision.outcome is Outcome.FAIL and found.decision.is_exact and found.estimate is None
+
+
+def test_a_family_that_hi_hardly_knows_does_not_keep_a_copy_of_hi_from_passing() -> None:
+    hi = good_values()
+    rng = np.random.default_rng(3)
+    words = at("words")
+    own = unigram_nlls(PROBES.model_copy(update={"probes": tuple(PROBES.probes[i] for i in words)}))
+    noise = rng.normal(0, 1.0, len(words))
+    hi["nll"][words] = np.array(own) - 0.01 + noise - noise.mean()
+    assert judge_degeneracy(table_of(hi, hi), PROBES, alpha=0.05).decision.outcome is Outcome.PASS
+
+
+def test_one_family_that_collapses_fails() -> None:
+    lo = good_values()
+    lo["nll"][at("words")] = 9.0
+    lo["nll"][at("sums", "plain", "wrapped", "benign")] = 0.01
+    assert lo["nll"].mean() < np.mean(unigram_nlls(PROBES))
+    found = judge_degeneracy(table_of(good_values(), lo), PROBES, alpha=0.05)
+    assert found.decision.outcome is Outcome.FAIL and "in words" in found.decision.reason

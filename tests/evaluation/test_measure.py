@@ -64,6 +64,13 @@ def test_lo_is_read_on_the_side_of_lo(measured: Measurements) -> None:
     assert np.array_equal(margin.hi_R, measured.floor.readings("answer-margin").hi_R)
 
 
+def test_layers_are_summed_with_hi_as_the_reference(measured: Measurements) -> None:
+    for layer in SMALL.moe_layers():
+        lo, floor = measured.sums.routing[layer], measured.floor_sums.routing[layer]
+        assert np.array_equal(lo.hi_load_E, floor.hi_load_E) and np.array_equal(floor.lo_load_E, floor.hi_load_E)
+    assert any(not np.array_equal(s.hi_load_E, s.lo_load_E) for s in measured.sums.routing.values())
+
+
 def test_the_floor_is_rounding(measured: Measurements, hi: Realization, batches: list[Batch]) -> None:
     floor = measured.floor
     scale = float(NativeEngine(hi, CPU).forward(batches[0].sequences).logits_MV.abs().max())
