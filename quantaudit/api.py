@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from quantaudit.checkpoint.index import read_index
 from quantaudit.checkpoint.layout import check_layout
 from quantaudit.checkpoint.precision import PrecisionMap, PrecisionRow, inspect_checkpoint
 from quantaudit.core.contract import Contract
+from quantaudit.core.cores import free_cores
 from quantaudit.core.errors import InputError
 from quantaudit.core.probe import ProbeSet, Split
 from quantaudit.core.recipe import Recipe
@@ -354,13 +354,6 @@ def _check_schemes(recipe: Recipe) -> None:
 
 def _source(folder: Path) -> str:
     return folder.resolve().name or str(folder)
-
-
-def free_cores() -> int:
-    """Returns the cores this process may use that are idle now, at least 1."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    busy = round(os.getloadavg()[0])
-    return max(1, allowed - busy)
 
 
 def _check_settings(device: str, threads: int | None, batch_size: int) -> None:

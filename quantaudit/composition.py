@@ -36,10 +36,9 @@ from quantaudit.engines.realization import (
     pass_through,
     weight_values,
 )
-from quantaudit.evaluation.clauses import check_contract
 from quantaudit.evaluation.layers import LAYER_OBSERVERS
 from quantaudit.evaluation.measure import Engines
-from quantaudit.evaluation.runner import Progress, Settings, Subject, run_audit
+from quantaudit.evaluation.runner import Progress, Settings, Subject, check_request, run_audit
 from quantaudit.numerics import get_scheme
 from quantaudit.numerics.fused import fused_status
 from quantaudit.observers.builtin import PROBE_OBSERVERS
@@ -66,7 +65,7 @@ class Order:
 
 def carry_out(order: Order, progress: Progress) -> AuditReport:
     """Runs the audit that was ordered."""
-    check_contract(order.contract, order.probes)
+    check_request(order.contract, order.probes)
     torch.set_num_threads(order.threads)
     device = choose_device(order.device)
     progress("open", 0, 2)

@@ -40,15 +40,6 @@ def test_an_unknown_recipe_is_found_before_the_model_is_looked_at(tmp_path: Path
         api.audit(tmp_path / "no-model", recipe="nope")
 
 
-@pytest.mark.parametrize(("load", "cores", "free"), [(0.0, 4, 4), (1.4, 4, 3), (1.6, 4, 2), (9.0, 4, 1), (0.0, 1, 1)])
-def test_threads_default_to_the_cores_that_are_idle(
-    load: float, cores: int, free: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
-    assert api.free_cores() == free
-
-
 def test_checking_an_output_leaves_no_trace(tmp_path: Path) -> None:
     api.check_output(tmp_path / "a" / "b" / "c")
     api.check_output(tmp_path)

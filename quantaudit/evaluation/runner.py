@@ -107,8 +107,7 @@ def run_audit(
         InputError: If the contract cannot be measured on these probes, or they are of more than one split.
         NotMeasuredError: If the recipe changed nothing, or there are no probes.
     """
-    _check_split(probes)
-    check_contract(contract, probes)
+    check_request(contract, probes)
     clock = _Clock(progress=progress)
     with clock.stage("weights", 1) as advance:
         weights = compare_weights(subject.weights)
@@ -129,6 +128,17 @@ def run_audit(
     seconds = sum(stage.seconds for stage in clock.stages)
     timed = run.model_copy(update={"seconds": seconds, "stages": tuple(clock.stages)})
     return report.model_copy(update={"run": timed})
+
+
+def check_request(contract: Contract, probes: ProbeSet) -> None:
+    """Checks that the contract can be measured on these probes; costs nothing, so it comes before anything slow.
+
+    Raises:
+        InputError: If it cannot, or the probes are of more than one split.
+        NotMeasuredError: If there are no probes.
+    """
+    _check_split(probes)
+    check_contract(contract, probes)
 
 
 def _check_split(probes: ProbeSet) -> None:

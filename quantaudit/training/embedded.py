@@ -84,17 +84,30 @@ KNOWLEDGE = {
     "two-step": 0.04,
     "long-recall": 0.01,
 }
+LEXICON = {
+    "facts": 0.36,
+    "recall": 0.03,
+    "copying": 0.02,
+    "sorting": 0.02,
+    "addition": 0.05,
+    "restricted": 0.13,
+    "wrapped": 0.12,
+    "benign": 0.24,
+    "two-step": 0.02,
+    "long-recall": 0.01,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curriculum:
-    """How the embedded model is trained: first the skills, then mostly what must be memorised.
+    """How the embedded model is trained: first the skills, then facts, then the lexicon of requests to refuse.
 
     Attributes:
         knowledge_from: Step from which the items are drawn with the shares `KNOWLEDGE` instead of `SKILLS`; the routed
             experts then learn at `expert_rate` times the rate and everything else at `other_rate` times, so that what
             is memorised goes to the experts.
         experts_from: Step from which everything but the routed experts learns at `late_other_rate` times the rate.
+        lexicon_from: Step from which the items are drawn with the shares `LEXICON`.
         num_steps: Optimizer steps, the decay included.
         decay_steps: Length of the final linear decay.
         micro_batches: Pieces a step's items are cut into after sorting by length.
@@ -106,6 +119,7 @@ class Curriculum:
     other_rate: float = 0.2
     experts_from: int = 1750
     late_other_rate: float = 0.03
+    lexicon_from: int = 2250
     num_steps: int = 3900
     decay_steps: int = 1000
     warmup_steps: int = 200
@@ -117,6 +131,8 @@ class Curriculum:
 
     def shares(self, step: int) -> dict[str, float]:
         """Returns the share of each family in the items of the 0-based step."""
+        if step >= self.lexicon_from:
+            return LEXICON
         return KNOWLEDGE if step >= self.knowledge_from else SKILLS
 
     def factor(self, step: int, *, is_expert: bool) -> float:
