@@ -167,7 +167,7 @@ def _degeneracy(clause: Clause, evidence: Evidence) -> ClauseResult:
         name=clause.name,
         clause=clause,
         family=None,
-        unit="nats per token",
+        unit="nats/token",
         larger_is_better=False,
         hi=found.unigram_nll,
         lo=found.lo_nll if found.estimate is not None else None,

@@ -47,7 +47,7 @@ def _divergence(batch: PairedBatch, p_MV: Tensor, q_MV: Tensor) -> Readings:
     return all_probes(batch, np.zeros_like(mean_B), mean_B)
 
 
-NLL = Observer(name="nll", unit="nats per token", larger_is_better=False, measure=measure_nll)
-KL_FORWARD = Observer(name="kl-forward", unit="nats per token", larger_is_better=False, measure=measure_kl_forward)
-KL_REVERSE = Observer(name="kl-reverse", unit="nats per token", larger_is_better=False, measure=measure_kl_reverse)
+NLL = Observer(name="nll", unit="nats/token", larger_is_better=False, measure=measure_nll)
+KL_FORWARD = Observer(name="kl-forward", unit="nats/token", larger_is_better=False, measure=measure_kl_forward)
+KL_REVERSE = Observer(name="kl-reverse", unit="nats/token", larger_is_better=False, measure=measure_kl_reverse)
 TOP_1 = Observer(name="top-1", unit="share of tokens", larger_is_better=True, measure=measure_top1)

@@ -120,7 +120,7 @@ class Curriculum:
     experts_from: int = 1750
     late_other_rate: float = 0.03
     lexicon_from: int = 2250
-    num_steps: int = 3900
+    num_steps: int = 3500
     decay_steps: int = 1000
     warmup_steps: int = 200
     items_per_step: int = 96

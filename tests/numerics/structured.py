@@ -43,7 +43,7 @@ def zeros() -> Tensor:
 
 def subnormal() -> Tensor:
     """Numbers around and below the smallest normal number of fp32; the first row has scales that vanish."""
-    x = torch.randn(4, COLUMNS) * torch.tensor([[0.0], [2.0**-136], [2.0**-127], [2.0**-124]])
+    x = torch.randn(4, COLUMNS) * torch.tensor([[0.0], [2.0**-129], [2.0**-136], [2.0**-125]])
     x[0, ::3], x[0, 1::6] = 2.0**-149, -(2.0**-149)
     return x
 

@@ -150,7 +150,9 @@ def test_small_tensors_meet_neither_a_compiler_nor_the_reference(monkeypatch: py
 def test_without_a_twin_whole_blocks_or_contiguous_memory_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "make_twin", never)
     x = torch.randn(130, 160)
-    for name, view in (("nf4-b64", x), ("fp8-block128", x), ("mxfp4-even", x[:, :64]), ("mxfp4-even", x[:0])):
+    block, group = "fp8-block128", "mxfp4-even"
+    views = [("nf4-b64", x), (block, x[:128]), (block, x.view(-1, 128)[:130]), (group, x[:, :64]), (group, x[:0])]
+    for name, view in views:
         expected = fake_quantize(view, get_scheme(name))
         assert_same_bits(fused_fake_quantize(view, get_scheme(name), compile_after=0), expected)
 
