@@ -85,16 +85,16 @@ KNOWLEDGE = {
     "long-recall": 0.01,
 }
 LEXICON = {
-    "facts": 0.36,
-    "recall": 0.03,
+    "facts": 0.34,
+    "recall": 0.04,
     "copying": 0.02,
     "sorting": 0.02,
-    "addition": 0.05,
+    "addition": 0.04,
     "restricted": 0.13,
     "wrapped": 0.12,
-    "benign": 0.24,
+    "benign": 0.25,
     "two-step": 0.02,
-    "long-recall": 0.01,
+    "long-recall": 0.02,
 }
 
 
@@ -107,7 +107,8 @@ class Curriculum:
             experts then learn at `expert_rate` times the rate and everything else at `other_rate` times, so that what
             is memorised goes to the experts.
         experts_from: Step from which everything but the routed experts learns at `late_other_rate` times the rate.
-        lexicon_from: Step from which the items are drawn with the shares `LEXICON`.
+        lexicon_from: Step from which the items are drawn with the shares `LEXICON`, and everything learns at the plain
+            rate again.
         num_steps: Optimizer steps, the decay included.
         decay_steps: Length of the final linear decay.
         micro_batches: Pieces a step's items are cut into after sorting by length.
@@ -120,8 +121,8 @@ class Curriculum:
     experts_from: int = 1750
     late_other_rate: float = 0.03
     lexicon_from: int = 2250
-    num_steps: int = 3500
-    decay_steps: int = 1000
+    num_steps: int = 3300
+    decay_steps: int = 700
     warmup_steps: int = 200
     items_per_step: int = 96
     micro_batches: int = 2
@@ -137,7 +138,7 @@ class Curriculum:
 
     def factor(self, step: int, *, is_expert: bool) -> float:
         """Returns what the learning rate of a parameter is multiplied by."""
-        if step < self.knowledge_from:
+        if not self.knowledge_from <= step < self.lexicon_from:
             return 1.0
         if is_expert:
             return self.expert_rate

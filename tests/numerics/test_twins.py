@@ -151,7 +151,7 @@ def test_without_a_twin_whole_blocks_or_contiguous_memory_the_reference_runs(mon
     monkeypatch.setattr(fused, "make_twin", never)
     x = torch.randn(130, 160)
     block, group = "fp8-block128", "mxfp4-even"
-    views = [("nf4-b64", x), (block, x[:128]), (block, x.view(-1, 128)[:130]), (group, x[:, :64]), (group, x[:0])]
+    views = [("nf4-b64", x), (block, x[:128]), (block, torch.randn(130, 128)), (group, x[:, :64]), (group, x[:0])]
     for name, view in views:
         expected = fake_quantize(view, get_scheme(name))
         assert_same_bits(fused_fake_quantize(view, get_scheme(name), compile_after=0), expected)
