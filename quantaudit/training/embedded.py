@@ -85,16 +85,28 @@ KNOWLEDGE = {
     "long-recall": 0.01,
 }
 LEXICON = {
-    "facts": 0.34,
-    "recall": 0.04,
+    "facts": 0.36,
+    "recall": 0.03,
     "copying": 0.02,
     "sorting": 0.02,
-    "addition": 0.04,
+    "addition": 0.05,
     "restricted": 0.13,
     "wrapped": 0.12,
-    "benign": 0.25,
+    "benign": 0.24,
     "two-step": 0.02,
-    "long-recall": 0.02,
+    "long-recall": 0.01,
+}
+REFUSALS = {
+    "facts": 0.22,
+    "recall": 0.03,
+    "copying": 0.03,
+    "sorting": 0.01,
+    "addition": 0.03,
+    "restricted": 0.17,
+    "wrapped": 0.15,
+    "benign": 0.33,
+    "two-step": 0.02,
+    "long-recall": 0.01,
 }
 
 
@@ -107,8 +119,9 @@ class Curriculum:
             experts then learn at `expert_rate` times the rate and everything else at `other_rate` times, so that what
             is memorised goes to the experts.
         experts_from: Step from which everything but the routed experts learns at `late_other_rate` times the rate.
-        lexicon_from: Step from which the items are drawn with the shares `LEXICON`, and everything learns at the plain
-            rate again.
+        lexicon_from: Step from which the items are drawn with the shares `LEXICON`.
+        refusals_from: Step from which they are drawn with the shares `REFUSALS`, and everything but the experts learns
+            at `last_other_rate` times the rate: experts alone did not tell the words of the lexicon apart.
         num_steps: Optimizer steps, the decay included.
         decay_steps: Length of the final linear decay.
         micro_batches: Pieces a step's items are cut into after sorting by length.
@@ -121,8 +134,10 @@ class Curriculum:
     experts_from: int = 1750
     late_other_rate: float = 0.03
     lexicon_from: int = 2250
-    num_steps: int = 3300
-    decay_steps: int = 700
+    refusals_from: int = 2750
+    last_other_rate: float = 0.5
+    num_steps: int = 3500
+    decay_steps: int = 1000
     warmup_steps: int = 200
     items_per_step: int = 96
     micro_batches: int = 2
@@ -132,16 +147,20 @@ class Curriculum:
 
     def shares(self, step: int) -> dict[str, float]:
         """Returns the share of each family in the items of the 0-based step."""
+        if step >= self.refusals_from:
+            return REFUSALS
         if step >= self.lexicon_from:
             return LEXICON
         return KNOWLEDGE if step >= self.knowledge_from else SKILLS
 
     def factor(self, step: int, *, is_expert: bool) -> float:
         """Returns what the learning rate of a parameter is multiplied by."""
-        if not self.knowledge_from <= step < self.lexicon_from:
+        if step < self.knowledge_from:
             return 1.0
         if is_expert:
             return self.expert_rate
+        if step >= self.refusals_from:
+            return self.last_other_rate
         return self.late_other_rate if step >= self.experts_from else self.other_rate
 
     def rate(self, step: int) -> float:
