@@ -217,7 +217,7 @@ def describe_environment(order: Order, device: torch.device) -> Environment:
         threads=order.threads,
         batch_size=order.settings.batch_size,
         compute_dtype=(order.recipe.execution.dtype if order.recipe is not None else "float32"),
-        fused_kernels=fused_status(),
+        fused_kernels=fused_status(device.type),
     )
 
 

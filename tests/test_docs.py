@@ -95,3 +95,7 @@ def test_the_code_of_the_readme_runs(code: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(api, "default_probes", lambda split: default_probes(Split.AUDIT, 6))
     monkeypatch.setattr(api, "free_cores", lambda: 1)
     exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+
+
+def test_the_readme_has_no_placeholder_left() -> None:
+    assert "@@" not in README
