@@ -187,7 +187,9 @@ def test_a_failing_compiler_is_reported_and_eager_code_runs(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "out", [torch.empty(4, 63), torch.empty(4, 64, dtype=torch.bfloat16), torch.empty(64, 4).T], ids=str
+    "out",
+    [torch.zeros(4, 63), torch.zeros(4, 64, dtype=torch.bfloat16), torch.zeros(64, 4).T],
+    ids=["shape", "dtype", "strides"],
 )
 def test_a_buffer_that_does_not_fit_is_refused(out: Tensor) -> None:
     with pytest.raises(InputError, match="output buffer"):
