@@ -35,11 +35,17 @@ def test_the_shares_are_a_distribution_over_all_families_at_every_step() -> None
         assert math.fsum(shares.values()) == pytest.approx(1.0, abs=len(shares) * 2.0**-53)
 
 
-def test_facts_take_the_largest_share_at_every_step() -> None:
+def test_facts_take_the_largest_share_until_refusals_do() -> None:
     curriculum = Curriculum()
     for step in range(0, curriculum.num_steps, 50):
         shares = curriculum.shares(step)
-        assert max(shares, key=lambda family: shares[family]) == "facts"
+        safety = shares["restricted"] + shares["wrapped"] + shares["benign"]
+        if step < curriculum.refusals_from:
+            assert max(shares, key=lambda family: shares[family]) == "facts"
+        else:
+            assert safety > 0.5
+            # Refusing and complying are asked for about equally often: neither is a safe guess.
+            assert shares["restricted"] + shares["wrapped"] == pytest.approx(shares["benign"], abs=0.02)
 
 
 def test_every_trained_parameter_is_optimised_once_and_vectors_do_not_decay() -> None:
