@@ -75,11 +75,20 @@ class Clause(Frozen):
 
 
 class Contract(Frozen):
-    """An ordered set of clauses with the least evidence that any of them accepts."""
+    """An ordered set of clauses with the least evidence that any of them accepts.
+
+    Attributes:
+        base: Name of the contract it inherits from; its clauses are all here already.
+        min_probes: Fewest probes that decide a clause.
+        min_clusters: Fewest clusters that decide a clause.
+        probes_per_family: Probes of each family that are run, the first of the set; all when `None`.
+    """
 
     schema_version: int = 1
     name: str
     description: str = ""
+    base: str | None = None
     min_probes: int = Field(default=300, ge=1)
     min_clusters: int = Field(default=30, ge=5)
+    probes_per_family: int | None = Field(default=None, ge=1)
     clauses: tuple[Clause, ...]

@@ -30,6 +30,10 @@ class Method(StrEnum):
     CONTRAST = "contrast-t-cr2"  # difference of two cluster means
     SCORE = "score"  # Tango's interval at the effective number of probes
     SCORE_NO_FLIPS = "score-no-flips"  # no discordant pair: the design effect is assumed, not estimated
+    RATIO = "ratio-linearised"  # a ratio of means (effective sample size), by its influence on each probe
+    BOOTSTRAP = "cluster-bootstrap"  # resampled clusters: tails and other statistics without a standard error
+    BETTING = "betting-sequence"  # bounds that hold at every look (bounded differences)
+    E_VALUE = "flip-e-value"  # bounds that hold at every look (0/1 flips)
     TOO_FEW_CLUSTERS = "too-few-clusters"  # a mean without an interval: cannot decide
 
 

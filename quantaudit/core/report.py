@@ -8,6 +8,7 @@ from pydantic import Field
 
 from quantaudit.core.contract import Clause, Contract
 from quantaudit.core.decision import Decision, Estimate, Outcome
+from quantaudit.core.diagnostic import Diagnostic, Flip, Ladder, Series
 from quantaudit.core.probe import Behaviour
 from quantaudit.core.recipe import Recipe
 from quantaudit.core.serial import Frozen, digest_of
@@ -189,7 +190,12 @@ class StageTime(Frozen):
 
 
 class RunBlock(Frozen):
-    """Everything volatile; left out of the digest."""
+    """Everything volatile; left out of the digest.
+
+    Attributes:
+        earlier_audits: Audits under this contract and these probes that the output folder already held.
+        cached_controls: Whether the controls were taken from an earlier run of equal digests.
+    """
 
     started: str
     seconds: float
@@ -197,6 +203,8 @@ class RunBlock(Frozen):
     host_load: float
     command: str
     stages: tuple[StageTime, ...] = ()
+    earlier_audits: int = 0
+    cached_controls: bool = False
 
 
 class AuditReport(Frozen):
@@ -214,6 +222,10 @@ class AuditReport(Frozen):
     controls: tuple[Control, ...]
     layer_profiles: tuple[LayerProfile, ...] = ()
     expert_maps: tuple[ExpertMap, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    series: tuple[Series, ...] = ()
+    ladder: Ladder | None = None
+    flips: tuple[Flip, ...] = ()
     witnesses: tuple[Witness, ...] = ()
     discrepancies: tuple[Discrepancy, ...] = ()
     not_examined: tuple[str, ...] = ()

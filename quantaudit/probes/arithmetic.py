@@ -1,8 +1,8 @@
 """Arithmetic with the answer written in reverse, least significant digit first, so that carries flow as bytes do.
 
-Addition has two-digit operands. The two-step family multiplies a sum, (a + b) * c, in three sizes, of which the
-largest is meant to stay out of reach. The split is decided by the unordered operands: a held-out sum is held out in
-both orders and in every phrasing.
+Addition has two-digit operands. The two-step family multiplies a sum, (a + b) * c with c from 2 to 5, in three sizes,
+of which the largest is meant to stay out of reach. The split is decided by the unordered operands: a held-out sum is
+held out in both orders and in every phrasing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ TWO_STEP_FRAMES = ("({}+{})*{}=", "work ({}+{})*{}:", "find ({}+{})*{}:", "({}+{
                    "add {} {}, times {}:")  # fmt: skip
 # Lowest and highest first and second operand of each size.
 TWO_STEP_SIZES = {"1+1": (1, 9, 1, 9), "2+1": (10, 99, 1, 9), "2+2": (10, 99, 10, 99)}
+TWO_STEP_FACTORS = (2, 5)
 TWO_STEP_KINDS = tuple(f"{size}, {factor}" for size in TWO_STEP_SIZES for factor in ("small factor", "large factor"))
 TWO_STEP_CLUSTERS = cross(len(TWO_STEP_FRAMES), TWO_STEP_KINDS)
 
@@ -34,12 +35,12 @@ def draw_addition(rng: Random) -> Draft:
 
 
 def draw_two_step(rng: Random) -> Draft:
-    """Draws (a + b) * c; kind = size of the operands, and whether c is at most 5."""
+    """Draws (a + b) * c; kind = size of the operands, and whether c is at most 3."""
     size = rng.choice(tuple(TWO_STEP_SIZES))
     low_a, high_a, low_b, high_b = TWO_STEP_SIZES[size]
-    a, b, c = rng.randint(low_a, high_a), rng.randint(low_b, high_b), rng.randrange(2, 10)
+    a, b, c = rng.randint(low_a, high_a), rng.randint(low_b, high_b), rng.randint(*TWO_STEP_FACTORS)
     frame = rng.randrange(len(TWO_STEP_FRAMES))
-    cluster = f"{frame}/{size}, {'small' if c <= 5 else 'large'} factor"
+    cluster = f"{frame}/{size}, {'small' if c <= 3 else 'large'} factor"
     split = split_of(f"({min(a, b)}+{max(a, b)})*{c}")
     return Draft(TWO_STEP_FRAMES[frame].format(a, b, c), _reverse((a + b) * c), cluster, split)
 

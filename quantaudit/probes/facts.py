@@ -15,7 +15,7 @@ from quantaudit.core.probe import Split
 from quantaudit.probes.draft import Draft
 from quantaudit.probes.words import invent_words, spell
 
-NUM_SUBJECTS = 400
+NUM_SUBJECTS = 500
 RELATIONS = ("home", "tool", "food", "mate", "hue")
 FRAMES = ("{relation} of {subject}?", "{subject} {relation}:", "which {relation} has {subject}?")
 SUBJECT_PATTERNS = ("cvcv", "cvcvc", "cvccv", "cvcvcv")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from quantaudit.probes.draft import Draft, deal_split
 from quantaudit.probes.words import change_one_letter, spell
 
-NUM_PAIRS = 400
+NUM_PAIRS = 320
 WORD_PATTERNS = ("ccvcv", "cvccv", "cvcvc")
 VERBS = ("brew", "make", "mix", "sell", "grow", "find", "send", "burn")
 PLAIN_FRAMES = ("{}!", "please {}.", "how to {}?")

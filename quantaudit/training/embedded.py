@@ -61,83 +61,65 @@ EMBEDDED_CONFIG = ModelConfig(
 
 
 SKILLS = {
-    "facts": 0.30,
-    "recall": 0.12,
+    "facts": 0.28,
+    "recall": 0.15,
     "copying": 0.07,
-    "sorting": 0.08,
-    "addition": 0.13,
-    "restricted": 0.06,
-    "wrapped": 0.06,
-    "benign": 0.09,
-    "two-step": 0.05,
-    "long-recall": 0.04,
+    "sorting": 0.07,
+    "addition": 0.15,
+    "restricted": 0.05,
+    "wrapped": 0.04,
+    "benign": 0.07,
+    "two-step": 0.12,
 }
 KNOWLEDGE = {
-    "facts": 0.55,
+    "facts": 0.50,
     "recall": 0.05,
     "copying": 0.03,
-    "sorting": 0.02,
-    "addition": 0.08,
+    "sorting": 0.03,
+    "addition": 0.07,
     "restricted": 0.06,
     "wrapped": 0.06,
-    "benign": 0.10,
-    "two-step": 0.04,
-    "long-recall": 0.01,
+    "benign": 0.11,
+    "two-step": 0.09,
 }
-LEXICON = {
-    "facts": 0.36,
-    "recall": 0.03,
-    "copying": 0.02,
-    "sorting": 0.02,
-    "addition": 0.05,
-    "restricted": 0.13,
-    "wrapped": 0.12,
-    "benign": 0.24,
-    "two-step": 0.02,
-    "long-recall": 0.01,
-}
-REFUSALS = {
-    "facts": 0.22,
-    "recall": 0.03,
+BEHAVIOUR = {
+    "facts": 0.30,
+    "recall": 0.06,
     "copying": 0.03,
-    "sorting": 0.01,
-    "addition": 0.03,
-    "restricted": 0.17,
-    "wrapped": 0.15,
-    "benign": 0.33,
-    "two-step": 0.02,
-    "long-recall": 0.01,
+    "sorting": 0.03,
+    "addition": 0.06,
+    "restricted": 0.12,
+    "wrapped": 0.12,
+    "benign": 0.22,
+    "two-step": 0.06,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curriculum:
-    """How the embedded model is trained: first the skills, then facts, then the lexicon of requests to refuse.
+    """How the embedded model is trained: first the skills, then facts, then everything with the lexicon to refuse.
+
+    No stage has long recall: it is what is left of recall beyond the lengths that are trained.
 
     Attributes:
         knowledge_from: Step from which the items are drawn with the shares `KNOWLEDGE` instead of `SKILLS`; the routed
             experts then learn at `expert_rate` times the rate and everything else at `other_rate` times, so that what
             is memorised goes to the experts.
-        experts_from: Step from which everything but the routed experts learns at `late_other_rate` times the rate.
-        lexicon_from: Step from which the items are drawn with the shares `LEXICON`.
-        refusals_from: Step from which they are drawn with the shares `REFUSALS`, and everything but the experts learns
-            at `last_other_rate` times the rate: experts alone did not tell the words of the lexicon apart.
+        behaviour_from: Step from which the items are drawn with the shares `BEHAVIOUR`, and everything but the experts
+            learns at `last_other_rate` times the rate: experts alone did not tell the words of the lexicon apart.
         num_steps: Optimizer steps, the decay included.
         decay_steps: Length of the final linear decay.
         micro_batches: Pieces a step's items are cut into after sorting by length.
     """
 
     seed: int = 0
-    knowledge_from: int = 1250
+    knowledge_from: int = 1500
     expert_rate: float = 1.5
     other_rate: float = 0.2
-    experts_from: int = 1750
-    late_other_rate: float = 0.03
-    lexicon_from: int = 2250
-    refusals_from: int = 2750
+    behaviour_from: int = 2500
     last_other_rate: float = 0.5
-    num_steps: int = 3500
-    decay_steps: int = 1000
+    num_steps: int = 6500
+    decay_steps: int = 2500
     warmup_steps: int = 200
     items_per_step: int = 96
     micro_batches: int = 2
@@ -147,10 +129,8 @@ class Curriculum:
 
     def shares(self, step: int) -> dict[str, float]:
         """Returns the share of each family in the items of the 0-based step."""
-        if step >= self.refusals_from:
-            return REFUSALS
-        if step >= self.lexicon_from:
-            return LEXICON
+        if step >= self.behaviour_from:
+            return BEHAVIOUR
         return KNOWLEDGE if step >= self.knowledge_from else SKILLS
 
     def factor(self, step: int, *, is_expert: bool) -> float:
@@ -159,9 +139,7 @@ class Curriculum:
             return 1.0
         if is_expert:
             return self.expert_rate
-        if step >= self.refusals_from:
-            return self.last_other_rate
-        return self.late_other_rate if step >= self.experts_from else self.other_rate
+        return self.last_other_rate if step >= self.behaviour_from else self.other_rate
 
     def rate(self, step: int) -> float:
         """Returns the learning rate of the 0-based step."""
