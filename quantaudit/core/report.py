@@ -83,7 +83,9 @@ class ClauseResult(Frozen):
         lo: Same for lo.
         estimate: Damage with its interval; `None` for exact clauses and where nothing could be measured.
         floor: Damage that hi shows against itself under another batch size, padding and thread count.
-        decision: What it comes to; alarms have outcome PASS or FAIL for display and decide nothing.
+        smallest_fault: Smallest planted damage, in margins, at which the gate failed: what it can be said to guard
+            against. `None` if it never did, and for clauses without a margin.
+        decision: What it comes to; an alarm is raised where it is FAIL, and decides nothing.
     """
 
     name: str
@@ -95,6 +97,7 @@ class ClauseResult(Frozen):
     lo: float | None
     estimate: Estimate | None
     floor: float | None
+    smallest_fault: float | None = None
     decision: Decision
 
 

@@ -1,7 +1,8 @@
 """From measurements to decided clauses: read, decide, then withhold where the evidence does not stand.
 
 A clause is withheld (UNDECIDED) when it has too few probes or clusters, when its margin is under three floors, or
-when no planted fault made it fail: an instrument that cannot see damage cannot clear a model of it.
+when no planted fault of a few margins made it fail: an instrument that cannot see damage cannot clear a model of it.
+An alarm with a margin is raised (FAIL) when the damage is surely beyond it, and decides nothing.
 """
 
 from __future__ import annotations
@@ -9,20 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quantaudit.core.contract import Clause, Contract, Kind
-from quantaudit.core.decision import Decision, Estimate, Outcome
+from quantaudit.core.decision import Decision, Estimate
+from quantaudit.core.engine import WeightPair
 from quantaudit.core.errors import InputError
 from quantaudit.core.probe import ProbeSet
 from quantaudit.core.report import ClauseResult
+from quantaudit.evaluation.controls import sees_unquantized
 from quantaudit.evaluation.degeneracy import judge_degeneracy
+from quantaudit.evaluation.doses import LARGEST_DOSE
+from quantaudit.evaluation.findings import Findings
 from quantaudit.evaluation.layers import LAYER_OBSERVERS, layer_value
 from quantaudit.evaluation.measure import Measurements
-from quantaudit.evaluation.reading import CONTRAST, REFUSALS, Reading, read
+from quantaudit.evaluation.reading import CONTRAST, ESS, REFUSALS, Reading, read
 from quantaudit.evaluation.slices import Slice, mixes_behaviours, slices
 from quantaudit.evaluation.weights import WeightEvidence
 from quantaudit.observers.builtin import PROBE_OBSERVERS
 from quantaudit.stats import correct_rejections, decide, decide_exact, respect_floor, withhold
 
-SPECIAL = frozenset({"integrity", "degeneracy", CONTRAST})
+SPECIAL = frozenset({"integrity", "degeneracy", CONTRAST, ESS})
+_BLIND = f"No planted damage of {LARGEST_DOSE:g} margins or less made this clause fail at this number of probes."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +36,13 @@ class Evidence:
     """All that clauses are decided from.
 
     Attributes:
+        findings: What the controls found.
         is_exact: lo equals hi bit for bit under the same execution: nothing is left to sample.
     """
 
     probes: ProbeSet
     measurements: Measurements
+    findings: Findings
     weights: WeightEvidence
     is_exact: bool
 
@@ -76,11 +84,12 @@ def check_contract(contract: Contract, probes: ProbeSet) -> None:
 
 
 def decide_clauses(contract: Contract, evidence: Evidence) -> tuple[ClauseResult, ...]:
-    """Decides every clause on every slice; rejections are corrected for their number (Holm)."""
+    """Decides every clause on every slice; rejections by gates and raised alarms pay for their number (Holm)."""
     results = [r for clause in contract.clauses for r in _decide_clause(clause, contract, evidence)]
-    gates = {r.name: r.decision for r in results if r.clause.kind is Kind.GATE}
-    corrected = correct_rejections(gates)
-    return tuple(r.model_copy(update={"decision": corrected.get(r.name, r.decision)}) for r in results)
+    corrected: dict[str, Decision] = {}
+    for kind in Kind:
+        corrected |= correct_rejections({r.name: r.decision for r in results if r.clause.kind is kind})
+    return tuple(r.model_copy(update={"decision": corrected[r.name]}) for r in results)
 
 
 def _decide_clause(clause: Clause, contract: Contract, evidence: Evidence) -> list[ClauseResult]:
@@ -95,19 +104,9 @@ def _decide_clause(clause: Clause, contract: Contract, evidence: Evidence) -> li
 
 def _decide_slice(clause: Clause, part: Slice, contract: Contract, evidence: Evidence) -> ClauseResult:
     reading = read(clause, part, evidence.measurements.lo, evidence.probes)
-    floor_reading = read(clause, part, evidence.measurements.floor, evidence.probes)
-    assert reading is not None and floor_reading is not None, "check_contract lets only measurable clauses through"
-    floor = None if floor_reading.estimate is None else abs(floor_reading.estimate.value)
-    if reading.estimate is None or floor is None:
-        decision = _not_finite(reading)
-    elif clause.kind is Kind.ALARM or clause.margin is None:
-        decision = _shown(reading.estimate, floor)
-    elif evidence.is_exact:
-        decision = decide_exact(is_equal=reading.hi == reading.lo)
-    else:
-        decision = decide(reading.estimate, direction=clause.direction, margin=clause.margin, alpha=clause.alpha)
-        decision = respect_floor(decision, margin=clause.margin, floor=floor)
-        decision = _respect_evidence(decision, reading.estimate, clause, part, contract, evidence)
+    assert reading is not None, "check_contract lets only measurable clauses through"
+    floor = evidence.findings.floors[part.name]
+    assay = evidence.findings.assays.get(part.name)
     return ClauseResult(
         name=part.name,
         clause=clause,
@@ -118,8 +117,23 @@ def _decide_slice(clause: Clause, part: Slice, contract: Contract, evidence: Evi
         lo=reading.lo,
         estimate=reading.estimate,
         floor=floor,
-        decision=decision,
+        smallest_fault=None if assay is None else assay.smallest,
+        decision=_judge(clause, part, reading, floor, contract, evidence),
     )
+
+
+def _judge(
+    clause: Clause, part: Slice, reading: Reading, floor: float | None, contract: Contract, evidence: Evidence
+) -> Decision:
+    if reading.estimate is None or floor is None:
+        return _not_finite(reading)
+    if clause.margin is None:
+        return _shown(reading.estimate, floor)
+    if evidence.is_exact:
+        return decide_exact(is_equal=reading.hi == reading.lo)
+    decision = decide(reading.estimate, direction=clause.direction, margin=clause.margin, alpha=clause.alpha)
+    decision = respect_floor(decision, margin=clause.margin, floor=floor)
+    return _respect_evidence(decision, reading.estimate, clause, part, contract, evidence)
 
 
 def _respect_evidence(
@@ -134,23 +148,9 @@ def _respect_evidence(
                 f"{contract.min_probes} in {contract.min_clusters}."
             ),
         )
-    if not seen_faults(clause, part, evidence):
-        return withhold(decision, reason="No planted fault made this clause fail at this number of probes.")
+    if clause.kind is Kind.GATE and evidence.findings.assays[part.name].smallest is None:
+        return withhold(decision, reason=_BLIND)
     return decision
-
-
-def seen_faults(clause: Clause, part: Slice, evidence: Evidence) -> tuple[str, ...]:
-    """Returns the planted faults that make this clause fail."""
-    assert clause.margin is not None
-    seen = []
-    for name, table in evidence.measurements.faults.items():
-        reading = read(clause, part, table, evidence.probes)
-        if reading is None or reading.estimate is None:
-            continue
-        decision = decide(reading.estimate, direction=clause.direction, margin=clause.margin, alpha=clause.alpha)
-        if decision.outcome is Outcome.FAIL:
-            seen.append(name)
-    return tuple(seen)
 
 
 def _degeneracy(clause: Clause, evidence: Evidence) -> ClauseResult:
@@ -161,8 +161,8 @@ def _degeneracy(clause: Clause, evidence: Evidence) -> ClauseResult:
         decision = decide_exact(is_equal=False).model_copy(update={"reason": misscaled})
     elif evidence.is_exact:
         decision = decide_exact(is_equal=True)
-    elif not decision.is_exact and not is_degeneracy_seen(clause, evidence):
-        decision = withhold(decision, reason="No planted fault made this clause fail at this number of probes.")
+    elif not decision.is_exact and not evidence.findings.sees_degeneracy:
+        decision = withhold(decision, reason=_BLIND)
     return ClauseResult(
         name=clause.name,
         clause=clause,
@@ -177,11 +177,17 @@ def _degeneracy(clause: Clause, evidence: Evidence) -> ClauseResult:
     )
 
 
-def is_degeneracy_seen(clause: Clause, evidence: Evidence) -> bool:
-    """Tells whether some planted fault makes the degeneracy gate fail."""
-    faults = evidence.measurements.faults.values()
-    judged = (judge_degeneracy(table, evidence.probes, alpha=clause.alpha).decision for table in faults)
-    return any(decision.outcome is Outcome.FAIL for decision in judged)
+def smallest_faults(contract: Contract, evidence: Evidence, sample_pair: WeightPair) -> dict[str, float | None]:
+    """Returns the smallest planted damage at which every gate failed, in margins; 0 for gates without a margin."""
+    found: dict[str, float | None] = {}
+    for clause in (c for c in contract.clauses if c.kind is Kind.GATE):
+        if clause.observer == "integrity":
+            found[clause.name] = 0.0 if sees_unquantized(sample_pair) else None
+        elif clause.observer == "degeneracy":
+            found[clause.name] = 0.0 if evidence.findings.sees_degeneracy else None
+        else:
+            found |= {p.name: evidence.findings.assays[p.name].smallest for p in slices(clause, evidence.probes)}
+    return found
 
 
 def _without_numbers(clause: Clause, decision: Decision) -> ClauseResult:
@@ -201,7 +207,7 @@ def _without_numbers(clause: Clause, decision: Decision) -> ClauseResult:
 
 def _layer_alarm(clause: Clause, evidence: Evidence) -> ClauseResult:
     value = layer_value(clause.observer, evidence.measurements.sums, evidence.weights)
-    floor = layer_value(clause.observer, evidence.measurements.floor_sums, None)
+    floor = evidence.findings.floors[clause.name]
     spec = LAYER_OBSERVERS[clause.observer]
     decision = decide_exact(is_equal=True).model_copy(update={"is_exact": False, "reason": spec.explain(value, floor)})
     result = _without_numbers(clause, decision)

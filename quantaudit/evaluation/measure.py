@@ -6,7 +6,7 @@ twice for two observers, and no logits are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from quantaudit.evaluation.faults import FAULTS, plant
 from quantaudit.evaluation.plan import Batch
 from quantaudit.evaluation.table import Table
 from quantaudit.observers.builtin import PROBE_OBSERVERS
-from quantaudit.observers.paired import Observer, PairedBatch
+from quantaudit.observers.paired import PairedBatch
 from quantaudit.observers.scores import SequenceScores, score_sequences
 from quantaudit.observers.sums import POINTS, LayerSums
 
@@ -53,6 +53,7 @@ class Measurements:
         faults: hi against each planted fault.
         sums: Layer sums of hi and lo.
         floor_sums: Layer sums of hi and itself.
+        floor_threads: Threads of the floor, in words.
         identity_probes: Probes that went through the identity control.
         num_scored_tokens: Tokens scored in one model.
     """
@@ -63,21 +64,30 @@ class Measurements:
     faults: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in FAULTS})
     sums: LayerSums
     floor_sums: LayerSums
+    floor_threads: str = ""
     identity_probes: int = 0
     num_scored_tokens: int = 0
 
 
-def measure(engines: Engines, batches: Sequence[Batch], *, num_experts: int, advance: Advance) -> Measurements:
+def measure(
+    engines: Engines, batches: Sequence[Batch], *, num_experts: int, assayed: Collection[str], advance: Advance
+) -> Measurements:
     """Runs the pass.
 
     Args:
         engines: What to run.
         batches: The plan.
         num_experts: Experts per layer.
+        assayed: Observers for which faults are planted.
         advance: Told the number of probes after each batch.
     """
     observers = tuple(PROBE_OBSERVERS.values())
-    result = Measurements(sums=LayerSums(num_experts=num_experts), floor_sums=LayerSums(num_experts=num_experts))
+    planted = tuple(o for o in observers if o.name in assayed)
+    result = Measurements(
+        sums=LayerSums(num_experts=num_experts),
+        floor_sums=LayerSums(num_experts=num_experts),
+        floor_threads=describe_floor_threads(),
+    )
     for number, batch in enumerate(batches):
         hi = engines.hi.forward(batch.sequences, observe=POINTS)
         lo = engines.lo.forward(batch.sequences, observe=POINTS)
@@ -91,7 +101,7 @@ def measure(engines: Engines, batches: Sequence[Batch], *, num_experts: int, adv
             probes=batch.probes, opposite_P=batch.opposite_P, hi=hi, lo=hi, hi_scores=hi_scores, lo_scores=hi_scores
         )
         for name, table in result.faults.items():
-            table.add(batch, plant(name, unharmed), _gate_observers(observers))
+            table.add(batch, plant(name, unharmed), planted)
         if number % _IDENTITY_EVERY == 0:
             same = engines.identity.forward(batch.sequences, observe=POINTS)
             result.identity.add(batch, pair_up(batch, hi, same, hi_scores), observers)
@@ -121,9 +131,15 @@ def forward_in_pieces(engine: Engine, batch: Batch) -> Trace:
         return join([engine.forward(piece, observe=POINTS) for piece in pieces])
 
 
+def describe_floor_threads() -> str:
+    """Says in how many threads the floor runs: one less, but one stays one, for a second would lack a core."""
+    threads = torch.get_num_threads()
+    return "the same thread, of which there is one" if threads == 1 else f"threads {threads - 1} instead of {threads}"
+
+
 @contextmanager
 def other_thread_count() -> Iterator[None]:
-    """Runs the body with one thread less; one thread stays one, since a second would spin on a core it lacks."""
+    """Runs the body with the thread count of the floor."""
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads - 1))
     try:
@@ -141,8 +157,3 @@ def join(traces: Sequence[Trace]) -> Trace:
         lengths_B=tuple(n for t in traces for n in t.lengths_B),
         sites={site: torch.cat([t.sites[site] for t in traces]) for site in traces[0].sites},
     )
-
-
-def _gate_observers(observers: tuple[Observer, ...]) -> tuple[Observer, ...]:
-    """Returns the observers that read scores alone: planted faults change scores, not sites."""
-    return tuple(o for o in observers if not o.points)

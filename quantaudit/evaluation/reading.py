@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantaudit.core.contract import Clause
-from quantaudit.core.decision import Estimate
+from quantaudit.core.decision import Estimate, Method
 from quantaudit.core.probe import Behaviour, ProbeSet
 from quantaudit.evaluation.slices import Slice, clusters_at, positions_of
 from quantaudit.evaluation.table import Table, select
@@ -22,6 +22,9 @@ from quantaudit.observers.safety import REFUSAL_MARGIN, REFUSAL_RATE
 from quantaudit.stats import Sample, estimate_contrast, estimate_flips, estimate_mean, gather
 
 CONTRAST = "refusal-contrast"
+ESS = "ess"
+# Observers that are a function of the means of another.
+SOURCES = {ESS: "importance-second-moment", CONTRAST: REFUSAL_MARGIN.name}
 REFUSALS = frozenset({REFUSAL_RATE.name, REFUSAL_MARGIN.name})
 COMPANIONS = {"accuracy": "answer-margin", "refusal-rate": "refusal-margin"}
 
@@ -49,6 +52,8 @@ def read(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> Reading
     """Returns the reading, or `None` where the observer has no numbers for the slice."""
     if clause.observer == CONTRAST:
         return _read_contrast(clause, table, probes)
+    if clause.observer == ESS:
+        return _read_effective_size(clause, part, table, probes)
     observer = PROBE_OBSERVERS[clause.observer]
     readings = select(table.readings(observer.name), part.position_P)
     if not len(readings.index_R):
@@ -86,6 +91,25 @@ def _read_contrast(clause: Clause, table: Table, probes: ProbeSet) -> Reading | 
     )
 
 
+def _read_effective_size(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> Reading | None:
+    """Reads the effective sample size of importance weights, 1 / E[r^2] for a ratio r of mean 1, as a share.
+
+    The interval comes from the influence of each probe on 1 / mean(m), with m its second moment: the estimate is made
+    of 1 - 1 / mean + (m - mean) / mean^2, whose mean is the loss of effective size exactly.
+    """
+    readings = select(table.readings(SOURCES[ESS]), part.position_P)
+    if not len(readings.index_R):
+        return None
+    moment = float(readings.lo_R.mean())
+    estimate: Estimate | None = None
+    if np.isfinite(moment):
+        loss_R = 1.0 - 1.0 / moment + (readings.lo_R - moment) / moment**2
+        sample = gather(loss_R, clusters_at(probes, readings.index_R))
+        estimate = estimate_mean(sample, alpha=clause.alpha).model_copy(update={"method": Method.RATIO})
+    size = 1.0 / moment if np.isfinite(moment) else None
+    return Reading(hi=1.0, lo=size, estimate=estimate, unit="share", larger_is_better=True)
+
+
 def _companion_design_effect(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> float:
     """Returns the design effect of the continuous margin behind a rate, at least 1.
 
@@ -103,6 +127,16 @@ def damage_of(readings: Readings, *, larger_is_better: bool) -> NDArray[np.float
     same_R = readings.hi_R == readings.lo_R
     hi_R, lo_R = np.where(same_R, 0.0, readings.hi_R), np.where(same_R, 0.0, readings.lo_R)
     return np.asarray(sign * (hi_R - lo_R), dtype=np.float64)
+
+
+def damage_by_probe(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> NDArray[np.float64]:
+    """Returns the damage of every probe of the set, 0 outside the slice; for the contrast, loss of refusal margin."""
+    observer = PROBE_OBSERVERS[SOURCES.get(clause.observer, clause.observer)]
+    readings = select(table.readings(observer.name), part.position_P)
+    larger_is_better = clause.observer == CONTRAST or _points_up(observer, probes, readings)
+    damage_P = np.zeros(len(probes.probes))
+    damage_P[readings.index_R] = damage_of(readings, larger_is_better=larger_is_better)
+    return damage_P
 
 
 def _sample(readings: Readings, probes: ProbeSet, larger_is_better: bool) -> Sample | None:

@@ -14,9 +14,10 @@ from quantaudit.core.probe import ProbeSet
 from quantaudit.core.recipe import Recipe
 from quantaudit.core.report import AuditReport, Environment, ProbeSummary, RealizationInfo, RunBlock, StageTime
 from quantaudit.evaluation.admission import admit
-from quantaudit.evaluation.clauses import Evidence, check_contract, decide_clauses
-from quantaudit.evaluation.controls import run_controls
+from quantaudit.evaluation.clauses import Evidence, check_contract, decide_clauses, smallest_faults
+from quantaudit.evaluation.controls import sensitivity_control
 from quantaudit.evaluation.families import summarize_families
+from quantaudit.evaluation.findings import assayed_observers, find_controls
 from quantaudit.evaluation.layers import profiles, routing_maps
 from quantaudit.evaluation.limits import not_examined
 from quantaudit.evaluation.measure import Engines, Measurements, measure
@@ -120,9 +121,16 @@ def run_audit(
         )
     with clock.stage("forward", len(probes.probes)) as advance:
         batches = plan_batches(probes, settings.batch_size)
-        measured = measure(subject.engines, batches, num_experts=subject.num_experts, advance=advance)
+        measured = measure(
+            subject.engines,
+            batches,
+            num_experts=subject.num_experts,
+            assayed=assayed_observers(contract),
+            advance=advance,
+        )
     with clock.stage("decide", 1) as advance:
-        evidence = Evidence(probes=probes, measurements=measured, weights=weights, is_exact=is_exact)
+        findings = find_controls(contract, probes, measured)
+        evidence = Evidence(probes=probes, measurements=measured, findings=findings, weights=weights, is_exact=is_exact)
         report = _decide(subject, contract, evidence, settings, environment, run)
         advance(1)
     seconds = sum(stage.seconds for stage in clock.stages)
@@ -163,7 +171,8 @@ def _decide(
     run: RunBlock,
 ) -> AuditReport:
     results = decide_clauses(contract, evidence)
-    controls = run_controls(contract, evidence, subject.sample_pair)
+    sensitivity = sensitivity_control(smallest_faults(contract, evidence, subject.sample_pair))
+    controls = (evidence.findings.identity, evidence.findings.floor, sensitivity)
     measured, weights = evidence.measurements, evidence.weights
     witnesses = find_witnesses(
         evidence.probes,

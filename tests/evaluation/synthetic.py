@@ -14,6 +14,7 @@ from quantaudit.core.contract import Clause, Contract
 from quantaudit.core.probe import Behaviour, Probe, ProbeSet, Split, probe_id
 from quantaudit.core.recipe_file import load_contract
 from quantaudit.evaluation.clauses import Evidence
+from quantaudit.evaluation.findings import find_controls
 from quantaudit.evaluation.measure import Measurements
 from quantaudit.evaluation.table import Table
 from quantaudit.evaluation.weights import WeightEvidence
@@ -121,6 +122,11 @@ def ruined() -> Table:
     return table_of(hi, lo)
 
 
+def faults() -> dict[str, Table]:
+    """Returns the planted faults: one that ruins what it hits, and one that costs every probe a little likelihood."""
+    return {"ruin": ruined(), "softened": harmed("nll", at(), 0.5)}
+
+
 def weight_evidence(*violations: str, num_changed: int = 9) -> WeightEvidence:
     """Returns what the comparison of weights found."""
     return WeightEvidence(
@@ -137,27 +143,30 @@ def evidence(
     lo: Table | None = None,
     *,
     floor: Table | None = None,
-    faults: Mapping[str, Table] | None = None,
+    planted: Mapping[str, Table] | None = None,
     identity: Table | None = None,
     weights: WeightEvidence | None = None,
     is_exact: bool = False,
     probes: ProbeSet = PROBES,
+    agreed: Contract | None = None,
 ) -> Evidence:
-    """Returns evidence in which everything that is not given is in order."""
+    """Returns evidence under a contract, the default one, in which everything that is not given is in order."""
     good = good_values(probes)
     sums = [LayerSums(num_experts=2, hidden={0: HiddenSums(signal=1.0, error=e)}) for e in (1e-4, 1e-14)]
     measured = Measurements(
         lo=same() if lo is None else lo,
         floor=table_of(good, good) if floor is None else floor,
         identity=table_of(good, good) if identity is None else identity,
-        faults={"ruin": ruined()} if faults is None else dict(faults),
+        faults=faults() if planted is None else dict(planted),
         sums=sums[0],
         floor_sums=sums[1],
+        floor_threads="threads 1 instead of 2",
         identity_probes=len(probes.probes),
     )
     return Evidence(
         probes=probes,
         measurements=measured,
+        findings=find_controls(agreed or load_contract("default"), probes, measured),
         weights=weight_evidence() if weights is None else weights,
         is_exact=is_exact,
     )

@@ -10,8 +10,7 @@ from quantaudit.core.decision import Outcome
 from quantaudit.core.errors import InputError
 from quantaudit.core.probe import Behaviour
 from quantaudit.core.report import ClauseResult
-from quantaudit.evaluation.clauses import Evidence, check_contract, decide_clauses, seen_faults
-from quantaudit.evaluation.slices import slices
+from quantaudit.evaluation.clauses import Evidence, check_contract, decide_clauses
 from quantaudit.evaluation.table import Table
 from tests.evaluation.synthetic import (
     PER_FAMILY,
@@ -118,7 +117,7 @@ def test_integrity_is_decided_by_the_weights_alone() -> None:
 
 def test_equal_models_are_decided_exactly() -> None:
     good = good_values()
-    results = decided(evidence(table_of(good, good), is_exact=True, faults={}), min_probes=10**6)
+    results = decided(evidence(table_of(good, good), is_exact=True, planted={}), min_probes=10**6)
     gates = [r for r in results.values() if r.clause.kind is Kind.GATE]
     assert all(r.decision.is_exact and r.decision.outcome is PASS for r in gates) and len(gates) == len(GATES)
 
@@ -148,20 +147,19 @@ def test_a_margin_under_three_floors_decides_nothing() -> None:
 
 def test_a_gate_that_sees_no_planted_fault_decides_nothing() -> None:
     good = good_values()
-    blind = evidence(faults={"nothing": table_of(good, good)})
+    blind = evidence(planted={"nothing": table_of(good, good)})
     found = outcomes(blind)
     assert found.pop("integrity") is PASS
     assert set(found.values()) == {UNDECIDED}
-    partly = evidence(faults={"likelihood": harmed("nll", at(), 5.0), "refusals": harmed(*HARM["refusal"])})
+    partly = evidence(planted={"likelihood": harmed("nll", at(), 5.0), "refusals": harmed(*HARM["refusal"])})
     seen = {name for name, outcome in outcomes(partly).items() if outcome is PASS}
     assert seen == {"integrity", "degeneracy", "fidelity", "refusal"}
 
 
-def test_faults_are_named_by_the_gates_that_see_them() -> None:
-    found = evidence(faults={"mute": harmed(*HARM["refusal"]), "slow": harmed("nll", at(), 5.0)})
-    for gate, fault in (("refusal", "mute"), ("fidelity", "slow")):
-        (part,) = slices(clause(gate), PROBES)
-        assert seen_faults(clause(gate), part, found) == (fault,)
+def test_the_smallest_fault_stands_beside_every_gate_with_a_margin() -> None:
+    for name, result in decided(evidence()).items():
+        has_margin = result.clause.kind is Kind.GATE and result.clause.margin is not None
+        assert (result.smallest_fault is not None) is has_margin, name
 
 
 def test_rejections_pay_for_the_number_of_gates() -> None:
@@ -187,11 +185,29 @@ def test_numbers_that_are_not_finite_fail_as_degenerate_and_decide_nothing_else(
         assert results[name].lo is None and results[name].hi is not None
 
 
-def test_alarms_decide_nothing() -> None:
+def test_alarms_without_a_margin_are_shown() -> None:
     alarms = [r for r in decided(evidence(harmed("kl-forward", at(), 9.0))).values() if r.clause.kind is Kind.ALARM]
     assert len(alarms) == 7 and all(r.decision.outcome is PASS and not r.decision.is_exact for r in alarms)
     shown = next(r for r in alarms if r.name == "kl-forward")
     assert shown.decision.reason.startswith("9, the floor is 0")
+
+
+def test_an_alarm_with_a_margin_is_raised_beyond_it() -> None:
+    for change, outcome in ((-0.05, PASS), (-0.2, FAIL)):
+        alarm = decided(evidence(harmed("expert-set-agreement", at(), change)))["expert-set-agreement"]
+        assert alarm.clause.kind is Kind.ALARM and alarm.clause.margin == 0.1
+        assert alarm.decision.outcome is outcome and not alarm.decision.is_exact
+
+
+def test_raised_alarms_pay_for_their_number_apart_from_the_gates() -> None:
+    gate = clause("margin").model_copy(update={"each_family": False})
+    noise = np.random.default_rng(5).normal(0, 1.0, 2 * PER_FAMILY)
+    lo = harmed("answer-margin", at("sums", "words"), -(0.25 + 0.11 + (noise - noise.mean())))
+    alarms = [gate.model_copy(update={"name": f"alarm {i}", "kind": Kind.ALARM}) for i in range(9)]
+    agreed = contract(gate, *alarms)
+    results = {r.name: r.decision for r in decide_clauses(agreed, evidence(lo, agreed=agreed))}
+    assert results["margin"].outcome is FAIL and 0.05 / 9 < results["margin"].p_reject <= 0.05
+    assert {results[a.name].outcome for a in alarms} == {UNDECIDED}
 
 
 def a_clause(**fields: object) -> Clause:

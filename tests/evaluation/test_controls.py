@@ -8,7 +8,9 @@ import torch
 
 from quantaudit.core.decision import Outcome
 from quantaudit.core.engine import WeightPair
-from quantaudit.evaluation.controls import floor_control, identity_control, run_controls, sensitivity_control
+from quantaudit.core.report import Control
+from quantaudit.evaluation.clauses import Evidence, smallest_faults
+from quantaudit.evaluation.controls import floor_control, identity_control, sees_unquantized, sensitivity_control
 from quantaudit.evaluation.table import Table
 from quantaudit.evaluation.weights import check_pair, compare_weights
 from quantaudit.observers.sums import LayerSums
@@ -23,11 +25,17 @@ def weight_pair(**fields: object) -> WeightPair:
     return WeightPair(**(values | fields))  # type: ignore[arg-type]
 
 
+def sensitivity(found: Evidence) -> Control:
+    """Returns the sensitivity control of the default contract."""
+    return sensitivity_control(smallest_faults(contract(), found, weight_pair()))
+
+
 def test_every_control_holds_where_everything_is_in_order() -> None:
-    controls = run_controls(contract(), evidence(), weight_pair())
+    found = evidence()
+    controls = (found.findings.identity, found.findings.floor, sensitivity(found))
     assert [c.name for c in controls] == ["identity", "floor", "sensitivity"]
     assert {c.outcome for c in controls} == {Outcome.PASS}
-    assert controls[2].detail == "planted faults fail 10 of 10 gates"
+    assert controls[2].detail.startswith("planted faults fail 10 of 10 gates, at a damage of 1.5 to ")
 
 
 @pytest.mark.parametrize("observer", ["nll", "kl-forward", "refusal-margin", "expert-set-agreement"])
@@ -35,24 +43,35 @@ def test_the_smallest_change_of_any_observer_fails_the_identity(observer: str) -
     good = good_values()
     other = good | {observer: good[observer].copy()}
     other[observer][at("plain")[0]] = np.nextafter(other[observer][at("plain")[0]], 99)
-    control = identity_control(evidence(identity=table_of(good, other)))
+    control = identity_control(evidence(identity=table_of(good, other)).measurements)
     assert control.outcome is Outcome.FAIL and "changes hi although nothing is quantized" in control.detail
 
 
 def test_an_identity_that_was_not_run_fails() -> None:
-    assert identity_control(evidence(identity=Table())).outcome is Outcome.FAIL
+    assert identity_control(evidence(identity=Table()).measurements).outcome is Outcome.FAIL
 
 
-def test_a_floor_without_layers_fails() -> None:
-    found = evidence()
-    assert "at most 1e-07 over 1 layers" in floor_control(found).detail
-    found.measurements.floor_sums = LayerSums(num_experts=2)
-    assert floor_control(found).outcome is Outcome.FAIL
+def test_the_floor_says_how_hi_was_run_and_what_changed() -> None:
+    good = good_values()
+    shaken = good | {"nll": good["nll"].copy()}
+    shaken["nll"][at("sums")[:7]] += 1e-9
+    detail = floor_control(evidence(floor=table_of(good, shaken)).measurements).detail
+    assert "in batches of a third with threads 1 instead of 2: 7 of 1,000 probes read otherwise" in detail
+    assert "at most 1e-07 over 1 layers" in detail
+
+
+def test_a_floor_without_layers_or_probes_fails() -> None:
+    measured = evidence().measurements
+    measured.floor_sums = LayerSums(num_experts=2)
+    assert floor_control(measured).outcome is Outcome.FAIL
+    measured = evidence().measurements
+    measured.floor = Table()
+    assert floor_control(measured).outcome is Outcome.FAIL
 
 
 def test_gates_that_see_nothing_are_named() -> None:
-    mute = evidence(faults={"mute": harmed("refusal-rate", at("plain", "wrapped")[::3], -1.0)})
-    control = sensitivity_control(contract(), mute, weight_pair())
+    mute = evidence(planted={"mute": harmed("refusal-rate", at("plain", "wrapped")[::3], -1.0)})
+    control = sensitivity(mute)
     assert control.outcome is Outcome.UNDECIDED
     assert set(control.covers) == {
         "degeneracy",
@@ -64,7 +83,17 @@ def test_gates_that_see_nothing_are_named() -> None:
         "over-refusal",
         "contrast",
     }
-    assert control.detail.startswith("planted faults fail 2 of 10 gates; not degeneracy, fidelity")
+    assert control.detail.startswith("planted faults fail 2 of 10 gates, at a damage of")
+    assert "; not degeneracy, fidelity" in control.detail
+
+
+def test_a_contract_without_gates_is_not_sensitive() -> None:
+    assert sensitivity_control({}).outcome is Outcome.UNDECIDED
+
+
+def test_integrity_sees_a_weight_left_in_its_own_precision() -> None:
+    assert sees_unquantized(weight_pair())
+    assert sees_unquantized(weight_pair(wanted=None, held=None))
 
 
 def test_integrity_says_what_is_held_otherwise_than_declared() -> None:
