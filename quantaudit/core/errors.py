@@ -21,3 +21,17 @@ class InputError(ValueError):
 
 class NotMeasuredError(ValueError):
     """Says that there was nothing to measure (exit 4): passing on nothing is never allowed."""
+
+
+class MissingLibraryError(NotMeasuredError):
+    """Says that an optional library is not installed, so what needs it was not checked (exit 4).
+
+    Args:
+        library: Name on the package index.
+        extra: The extra of this package that brings it; empty for none.
+    """
+
+    def __init__(self, library: str, *, extra: str = "") -> None:
+        self.library = library
+        how = f"pip install 'quantaudit[{extra}]'" if extra else f"pip install {library}"
+        super().__init__(f"{library} is not installed, so it was not checked; {how}")
