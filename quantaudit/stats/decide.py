@@ -12,9 +12,12 @@ import math
 from quantaudit.core.contract import Direction
 from quantaudit.core.decision import Decision, Estimate, Method, Outcome
 from quantaudit.core.errors import InputError
-from quantaudit.stats.clustered import ALPHA, MIN_CLUSTERS
+from quantaudit.stats.clustered import ALPHA
 from quantaudit.stats.power import minimum_detectable_effect, num_to_admit, num_to_reject
-from quantaudit.stats.statistic import PValues, compute_p_values, improvement_p_value
+from quantaudit.stats.skewness import MIN_DEGREES
+from quantaudit.stats.statistic import PValues, compute_p_values, improvement_p_value, is_decidable, stretch_of
+
+_TOLD_STRETCH = 1.25  # 36 clusters without any skewness reach 1.08 times as far
 
 
 def decide(estimate: Estimate, *, direction: Direction, margin: float, alpha: float = ALPHA) -> Decision:
@@ -31,8 +34,8 @@ def decide(estimate: Estimate, *, direction: Direction, margin: float, alpha: fl
             another alpha.
     """
     _check(estimate, margin, alpha)
-    if estimate.method is Method.TOO_FEW_CLUSTERS:
-        return _undecidable(f"There are {estimate.num_clusters} clusters, and at least {MIN_CLUSTERS} are needed.")
+    if not is_decidable(estimate):
+        return _undecidable(_explain_refusal(estimate))
     p_values = compute_p_values(estimate, direction=direction, margin=margin)
     outcome = _outcome(p_values, alpha)
     is_undecided = outcome is Outcome.UNDECIDED
@@ -81,6 +84,16 @@ def withhold(decision: Decision, *, reason: str) -> Decision:
     )
 
 
+def _explain_refusal(estimate: Estimate) -> str:
+    least = math.floor(MIN_DEGREES) + 1
+    if estimate.num_clusters < least:
+        return f"There are {estimate.num_clusters} clusters, and at least {least} are needed."
+    return (
+        f"The {estimate.num_clusters} clusters weigh less than {least} equal ones, which are needed, because a few of "
+        "them hold most of the probes."
+    )
+
+
 def _undecidable(reason: str) -> Decision:
     return Decision(
         outcome=Outcome.UNDECIDED,
@@ -119,6 +132,8 @@ def _explain(
 ) -> str:
     """Returns the reason, in one sentence."""
     found = f"{_describe(estimate)}, and the true one is {_bound(estimate, outcome, direction)}"
+    if outcome is Outcome.UNDECIDED:
+        found += _explain_stretch(estimate)
     if outcome is Outcome.PASS:
         return f"{found}, inside the margin of {margin:g}."
     if outcome is Outcome.FAIL:
@@ -128,6 +143,14 @@ def _explain(
     against = num_to_reject(estimate, direction=direction, margin=margin, alpha=alpha)
     advice = "" if against is None else f", though about {against:,} such probes would reject"
     return f"{found}; at this difference no number of probes will admit at the margin of {margin:g}{advice}."
+
+
+def _explain_stretch(estimate: Estimate) -> str:
+    """Says so where a bound reaches much further than the t quantile."""
+    stretch = max(stretch_of(estimate, is_above=True), stretch_of(estimate, is_above=False))
+    if stretch < _TOLD_STRETCH:
+        return ""
+    return f" (bounds are drawn up to {stretch:.2g} times as far as usual, because few clusters carry the spread)"
 
 
 def _describe(estimate: Estimate) -> str:

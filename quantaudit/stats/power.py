@@ -9,7 +9,8 @@ freedom by r^2. With t the quantile at 1 - alpha, F the t distribution and s(m) 
 and n' is the smallest number with chance .8. For many degrees of freedom, one-sided, that is the textbook
 n' = (z_{1-alpha} + z_{1-beta})^2 sigma^2 / (delta - d)^2. Where d >= delta no number admits.
 
-A sample without flips has no spread to take a chance over: n' is then the number whose zero-flip bound is delta.
+A sample without flips has no spread to take a chance over: n' is then the number that stays without a flip at most alpha
+of the time at the margin, log(alpha) / log(1 - delta).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from quantaudit.core.contract import Direction
 from quantaudit.core.decision import Estimate, Method
 from quantaudit.stats.bisection import cross
-from quantaudit.stats.statistic import compute_statistic
+from quantaudit.stats.statistic import compute_statistic, is_decidable, stretch_of
 from quantaudit.stats.student import t_cdf, t_quantile
 
 POWER = 0.8
@@ -31,6 +32,8 @@ def num_to_admit(estimate: Estimate, *, direction: Direction, margin: float, alp
     """Returns the probes that would admit with power .8 if the difference stays as observed; `None` if none would."""
     if estimate.method is Method.TOO_FEW_CLUSTERS:
         return None
+    if estimate.method is Method.SCORE_NO_FLIPS:
+        return math.ceil(estimate.design_effect * math.log(alpha) / math.log1p(-margin))
     above, below = compute_statistic(estimate, margin), compute_statistic(estimate, -margin)
 
     def chance(scale: float, df: float) -> float:
@@ -60,13 +63,17 @@ def minimum_detectable_effect(estimate: Estimate, *, direction: Direction, alpha
     """Returns the smallest margin that a lo without any difference would pass with power .8 at this n.
 
     One-sided it is (t_{1-alpha} + t_.8) standard errors, which is also the smallest damage that is told from zero with
-    power .8; with two one-sided tests either may fail, so t_.9 takes the place of t_.8. For proportions the observed
+    power .8; with two one-sided tests either may fail, so t_.9 takes the place of t_.8. Where the bound reaches further
+    than t_{1-alpha}, that reach counts; too few clusters detect nothing. For proportions the observed
     discordant rate is kept and Tango's statistic takes the place of the standard error.
     """
-    if estimate.method is Method.TOO_FEW_CLUSTERS:
+    if not is_decidable(estimate):
         return math.inf
     df = estimate.degrees_of_freedom
-    reach = t_quantile(1 - alpha, df)
+    stretch = stretch_of(estimate, is_above=True)
+    if direction is Direction.BOTH:
+        stretch = max(stretch, stretch_of(estimate, is_above=False))
+    reach = stretch * t_quantile(1 - alpha, df)
     if estimate.standard_error > 0:
         reach += t_quantile(POWER if direction is Direction.WORSE else (1 + POWER) / 2, df)
     if estimate.discordant_rate is None:

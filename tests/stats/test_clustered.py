@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from scipy import linalg, stats
 
 from quantaudit.core.decision import Method
-from quantaudit.stats.clustered import compute_moments, estimate_mean, satterthwaite, trace, working_covariance
+from quantaudit.stats.clustered import (
+    bound_mean,
+    compute_moments,
+    estimate_mean,
+    satterthwaite,
+    trace,
+    working_covariance,
+)
 from quantaudit.stats.sample import Sample, gather
 
 Array = NDArray[np.float64]
@@ -102,21 +109,30 @@ def test_equal_clusters_agree_with_statsmodels_cluster_robust_ols() -> None:
     groups = np.repeat(np.arange(8), 6)
     fit = sm.OLS(sample.values_N, np.ones(48)).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
     estimate = estimate_mean(sample)
-    lower, upper = fit.conf_int(alpha=0.1)[0]
     assert estimate.method is Method.CR1
     assert estimate.degrees_of_freedom == 7
     assert estimate.value == pytest.approx(fit.params[0], rel=RELATIVE)
     assert estimate.standard_error == pytest.approx(fit.bse[0], rel=RELATIVE)
-    assert (estimate.interval.lower, estimate.interval.upper) == pytest.approx((lower, upper), rel=RELATIVE)
+    reach = bound_mean(sample.values_N, sample.sizes_G).reach
+    plain = estimate.value + np.array([-1, 1]) * float(reach.plain) * estimate.standard_error
+    assert plain == pytest.approx(fit.conf_int(alpha=0.1)[0], rel=RELATIVE)
+    # the interval is the same, each bound drawn further by what the clusters lean to its side
+    assert estimate.interval.lower == pytest.approx(
+        estimate.value - reach.lower * estimate.standard_error, rel=RELATIVE
+    )
+    assert estimate.interval.upper == pytest.approx(
+        estimate.value + reach.upper * estimate.standard_error, rel=RELATIVE
+    )
 
 
 def test_one_probe_per_cluster_is_the_ordinary_t_interval() -> None:
     sample = draw(SIZES["single"], seed=5)
     estimate = estimate_mean(sample, alpha=0.025)
     expected = stats.ttest_1samp(sample.values_N, 0.0).confidence_interval(0.95)
-    assert (estimate.interval.lower, estimate.interval.upper) == pytest.approx(
-        (expected.low, expected.high), rel=RELATIVE
-    )
+    reach = bound_mean(sample.values_N, sample.sizes_G, alpha=0.025).reach
+    bounds = estimate.value + np.array([-1, 1]) * float(reach.plain) * estimate.standard_error
+    assert bounds == pytest.approx((expected.low, expected.high), rel=RELATIVE)
+    assert estimate.interval.lower < expected.low < expected.high < estimate.interval.upper
     assert estimate.interval.level == 0.95
     assert estimate.design_effect == pytest.approx(1.0, rel=RELATIVE)
     assert estimate.intraclass_correlation == 0.0

@@ -98,7 +98,7 @@ def test_without_flips_a_wide_enough_margin_passes_and_the_assumption_is_stated(
     assert "design effect 1 assumed" in passed.reason
     open_question = decide(estimate, direction=direction, margin=0.005)
     assert open_question.outcome is Outcome.UNDECIDED
-    assert open_question.num_that_would_decide == 539  # ceil(2.7055 (1 - .005) / .005)
+    assert open_question.num_that_would_decide == 598  # ceil(log(.05) / log(1 - .005))
 
 
 @pytest.mark.parametrize("direction", list(Direction))

@@ -17,11 +17,12 @@ from scipy import stats
 
 from quantaudit.core.contract import Direction
 from quantaudit.core.decision import Outcome
-from quantaudit.stats.clustered import compute_moments, estimate_mean, satterthwaite
+from quantaudit.stats.clustered import bound_mean, compute_moments, estimate_mean, mean_statistic
 from quantaudit.stats.contrast import estimate_contrast
 from quantaudit.stats.decide import decide
-from quantaudit.stats.proportion import estimate_flips, tango_statistic
+from quantaudit.stats.proportion import bound_flips, estimate_flips, flip_statistic
 from quantaudit.stats.sample import gather
+from quantaudit.stats.statistic import compute_p_values
 from quantaudit.stats.student import t_cdf
 
 Array = NDArray[np.float64]
@@ -63,15 +64,17 @@ def layouts() -> list[tuple[str, Sizes]]:
 def test_clustered_means_at_the_margin_are_admitted_at_most_alpha(name: str, sizes: Sizes, icc: float) -> None:
     margin = 0.5
     values = margin + draw_clustered(np.random.default_rng(17), sizes, icc)
-    moments = compute_moments(values, sizes)
-    df = satterthwaite(sizes, moments.icc)
-    p_admit = t_cdf((moments.mean - margin) / np.sqrt(moments.variance), df)
+    found = bound_mean(values, sizes)
+    p_admit = t_cdf(mean_statistic(found, margin), found.degrees_of_freedom)
     for row in range(NUM_CHECKED):
-        decision = decide(estimate_mean(gather(values[row], names(sizes))), direction=Direction.WORSE, margin=margin)
-        assert decision.p_admit == pytest.approx(p_admit[row], rel=1e-9)
+        estimate = estimate_mean(gather(values[row], names(sizes)))
+        p_values = compute_p_values(estimate, direction=Direction.WORSE, margin=margin)
+        # reaches are read back from an interval of float64 bounds: a few ulps of a mean of size 1
+        assert p_values.admit == pytest.approx(p_admit[row], rel=1e-8)
     rate = float(np.mean(p_admit <= ALPHA))
     assert rate <= limit(NUM_REPLICATES)
-    assert rate >= 0.035  # not bought with a test that never admits
+    # not bought with a test that never admits: below 30 clusters it allows for more skewness than these values have
+    assert rate >= (0.02 if len(sizes) == 30 else 0.001)
 
 
 def flip_rates(sizes: Sizes, *, margin: float, better: float, icc: float, with_companion: bool, seed: int) -> float:
@@ -87,21 +90,16 @@ def flip_rates(sizes: Sizes, *, margin: float, better: float, icc: float, with_c
         latent = draw_clustered(rng, sizes, icc, chunk)
         worse = latent > stats.norm.isf(better + margin)
         values = worse.astype(np.float64) - (latent < stats.norm.ppf(better))
-        moments, companion = compute_moments(values, sizes), compute_moments(latent, sizes)
+        companion = compute_moments(latent, sizes)
         least = np.maximum(companion.variance / companion.independent_variance, 1) if with_companion else np.ones(chunk)
-        varies = moments.independent_variance > 0
-        safe = np.where(varies, moments.independent_variance, 1)
-        effect = np.maximum(np.where(varies, moments.variance / safe, 1), least)
-        discordant = np.mean(values != 0, axis=1)
-        df = np.where(discordant > 0, satterthwaite(sizes, moments.icc), np.inf)
-        statistic = tango_statistic(moments.mean, discordant, sizes.sum() / effect, margin)
-        p_admit = t_cdf(statistic, df)
+        found = bound_flips(values, sizes, least_design_effect=least)
+        p_admit = t_cdf(flip_statistic(found, int(sizes.sum()), margin), found.degrees_of_freedom)
         for row in range(NUM_CHECKED // 5):
             sample = gather(values[row], names(sizes))
             estimate = estimate_flips(sample, least_design_effect=float(least[row]))
-            assert decide(estimate, direction=Direction.WORSE, margin=margin).p_admit == pytest.approx(
-                p_admit[row], rel=1e-9
-            )
+            expected = min(p_admit[row], 0.5)  # beyond it the stored interval tells less, and nothing decides
+            p_values = compute_p_values(estimate, direction=Direction.WORSE, margin=margin)
+            assert min(p_values.admit, 0.5) == pytest.approx(expected, rel=1e-8)
         admitted += int(np.sum(p_admit <= ALPHA))
     return admitted / NUM_REPLICATES
 

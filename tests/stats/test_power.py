@@ -12,7 +12,7 @@ from quantaudit.core.contract import Direction
 from quantaudit.core.decision import Estimate, Interval, Method
 from quantaudit.stats.clustered import estimate_mean
 from quantaudit.stats.power import minimum_detectable_effect, num_to_admit, num_to_reject
-from quantaudit.stats.proportion import estimate_flips, zero_flip_bound
+from quantaudit.stats.proportion import estimate_flips, exact_zero_flip_bound
 from quantaudit.stats.sample import gather
 from quantaudit.stats.statistic import compute_p_values
 
@@ -21,12 +21,13 @@ Z80, Z90 = float(stats.norm.ppf(0.8)), float(stats.norm.ppf(0.9))
 
 
 def known(value: float, standard_error: float, *, df: float = math.inf, num: int = 400) -> Estimate:
-    """Builds a mean estimate with given numbers."""
+    """Builds a mean estimate with given numbers, its bounds at the t quantile."""
+    reach = float(stats.t.ppf(0.95, df)) * standard_error
     return Estimate(
         value=value,
         standard_error=standard_error,
         degrees_of_freedom=df,
-        interval=Interval(lower=value - 1, upper=value + 1, level=0.9),
+        interval=Interval(lower=value - reach, upper=value + reach, level=0.9),
         num_probes=num,
         num_clusters=40,
         design_effect=1.0,
@@ -90,13 +91,13 @@ def test_a_difference_next_to_the_margin_gets_no_absurd_advice() -> None:
     assert num_to_admit(known(value, 0.02), direction=Direction.WORSE, margin=0.02, alpha=0.05) is None
 
 
-@pytest.mark.parametrize(("margin", "num"), [(0.02, 133), (0.01, 268)])
+@pytest.mark.parametrize(("margin", "num"), [(0.02, 149), (0.01, 299)])
 def test_without_flips_the_number_is_that_of_the_zero_flip_bound(margin: float, num: int) -> None:
     estimate = estimate_flips(gather([0.0] * 60, [f"c{i}" for i in range(60)]))
     for direction in Direction:
         assert num_to_admit(estimate, direction=direction, margin=margin, alpha=0.05) == num
         assert minimum_detectable_effect(estimate, direction=direction, alpha=0.05) == pytest.approx(
-            zero_flip_bound(60), rel=1e-12
+            exact_zero_flip_bound(60), rel=1e-12
         )
 
 
@@ -109,6 +110,16 @@ def test_detectable_effect_of_a_mean_is_the_sum_of_two_quantiles() -> None:
     assert minimum_detectable_effect(estimate, direction=Direction.BOTH, alpha=0.05) == pytest.approx(
         (t95 + t90) * 0.02, rel=1e-12
     )
+
+
+def test_a_bound_that_reaches_further_detects_less() -> None:
+    estimate = known(0.5, 0.02, df=9)
+    interval = Interval(lower=estimate.interval.lower, upper=0.5 + 2 * (estimate.interval.upper - 0.5), level=0.9)
+    t95, t80 = (float(stats.t.ppf(p, 9)) for p in (0.95, 0.8))
+    found = minimum_detectable_effect(
+        estimate.model_copy(update={"interval": interval}), direction=Direction.WORSE, alpha=0.05
+    )
+    assert found == pytest.approx((2 * t95 + t80) * 0.02, rel=1e-12)
 
 
 def test_detectable_effect_of_a_proportion_approaches_the_normal_one_when_flips_abound() -> None:

@@ -6,13 +6,21 @@ import math
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 from statsmodels.stats.contingency_tables import mcnemar
 
 from quantaudit.core.decision import Method
 from quantaudit.core.errors import InputError
 from quantaudit.stats.clustered import estimate_mean
-from quantaudit.stats.proportion import estimate_flips, mcnemar_exact, tango_bounds, tango_statistic, zero_flip_bound
+from quantaudit.stats.proportion import (
+    estimate_flips,
+    exact_zero_flip_bound,
+    mcnemar_exact,
+    score_bounds,
+    score_statistic,
+    tango_statistic,
+    zero_flip_bound,
+)
 from quantaudit.stats.sample import Sample, gather
 
 Z95, Z90 = float(stats.norm.ppf(0.975)), float(stats.norm.ppf(0.95))
@@ -52,7 +60,7 @@ def test_statistic_equals_the_numerical_score(worse: int, better: int, num: int,
 
 @pytest.mark.parametrize(("worse", "better", "num"), TABLES)
 def test_interval_holds_exactly_the_margins_that_the_score_test_keeps(worse: int, better: int, num: int) -> None:
-    bounds = tango_bounds((worse - better) / num, (worse + better) / num, num, Z90)
+    bounds = score_bounds((worse - better) / num, (worse + better) / num, num, Z90)
     step = 1e-3
     kept = [m for m in np.arange(-0.6, 0.6, step) if abs(score_by_likelihood(worse, better, num, float(m))) <= Z90]
     assert bounds.lower == pytest.approx(min(kept), abs=step)
@@ -69,7 +77,7 @@ def test_interval_holds_exactly_the_margins_that_the_score_test_keeps(worse: int
 def test_published_intervals(
     worse: int, better: int, num: int, critical: float, lower: float, upper: float, digits: int
 ) -> None:
-    bounds = tango_bounds((worse - better) / num, (worse + better) / num, num, critical)
+    bounds = score_bounds((worse - better) / num, (worse + better) / num, num, critical)
     assert (round(bounds.lower, digits), round(bounds.upper, digits)) == (lower, upper)
 
 
@@ -95,20 +103,60 @@ def test_statistic_is_antisymmetric() -> None:
 
 
 @pytest.mark.parametrize("num", [20, 133, 300])
-def test_without_flips_the_bound_has_a_closed_form(num: int) -> None:
-    bounds = tango_bounds(0.0, 0.0, num, Z90)
-    assert bounds.upper == pytest.approx(Z90**2 / (num + Z90**2), rel=1e-12)
+def test_without_flips_the_bound_is_the_exact_one_and_the_score_is_less_cautious(num: int) -> None:
+    bounds = score_bounds(0.0, 0.0, num, Z90)
+    assert bounds.upper == pytest.approx(1 - 0.05 ** (1 / num), rel=1e-12)
     assert bounds.lower == pytest.approx(-bounds.upper, rel=1e-12)
-    assert zero_flip_bound(num) == pytest.approx(bounds.upper, rel=1e-12)
+    assert exact_zero_flip_bound(num) == pytest.approx(bounds.upper, rel=1e-12)
+    assert float(tango_statistic(0.0, 0.0, num, zero_flip_bound(num))) == pytest.approx(-Z90, rel=1e-12)
+    assert zero_flip_bound(num) < bounds.upper
 
 
-def test_two_points_need_133_probes_and_one_point_268() -> None:
-    assert zero_flip_bound(132) > 0.02 > zero_flip_bound(133)
-    assert zero_flip_bound(267) > 0.01 > zero_flip_bound(268)
+def test_two_points_need_149_probes_and_one_point_299() -> None:
+    assert exact_zero_flip_bound(148) > 0.02 > exact_zero_flip_bound(149)
+    assert exact_zero_flip_bound(298) > 0.01 > exact_zero_flip_bound(299)
+
+
+@pytest.mark.parametrize(("count", "num"), [(1, 40), (5, 100), (12, 60)])
+def test_one_way_flips_have_bounds_no_tighter_than_the_exact_binomial(count: int, num: int) -> None:
+    exact = stats.binomtest(count, num).proportion_ci(0.9, method="exact")
+    for side in (1, -1):
+        bounds = score_bounds(side * count / num, count / num, num, Z90)
+        lower, upper = sorted((side * bounds.lower, side * bounds.upper))
+        # the exact bound or the score's, whichever is further; scipy solves for its own to about 1e-12
+        assert lower <= exact.low + 1e-9 and upper >= exact.high - 1e-9
+
+
+def test_a_flip_the_other_way_leaves_the_score() -> None:
+    for margin in (-0.2, 0.03, 0.3):
+        assert score_statistic(4 / 50, 6 / 50, 50, margin) == tango_statistic(4 / 50, 6 / 50, 50, margin)
+
+
+def admitted_at_margin(num: int, margin: float, better: float) -> float:
+    """Sums the chance of all samples of independent probes that are admitted although the truth is on the margin."""
+    worse_B, better_C = np.arange(num + 1)[:, None], np.arange(61)[None, :]
+    rest_BC = num - worse_B - better_C
+    rates = (better + margin, better, 1 - margin - 2 * better)
+    log_BC = special.gammaln(num + 1) - sum(special.gammaln(np.maximum(n, 0) + 1) for n in (worse_B, better_C, rest_BC))
+    log_BC = log_BC + sum(
+        special.xlogy(n, r) for n, r in zip((worse_B, better_C, np.maximum(rest_BC, 0)), rates, strict=True)
+    )
+    chance_BC = np.where(rest_BC >= 0, np.exp(log_BC), 0.0)
+    kept = np.where(rest_BC >= 0, 1.0, 0.0)
+    score = score_statistic(kept * (worse_B - better_C) / num, kept * (worse_B + better_C) / num, num, margin)
+    return float(np.sum(chance_BC[score <= -Z90]))
+
+
+@pytest.mark.parametrize(("num", "margin"), [(133, 0.02), (300, 0.02), (100, 0.1), (60, 0.1), (90, 0.05)])
+def test_sparse_flips_at_the_margin_are_admitted_at_most_alpha_whatever_the_steps(num: int, margin: float) -> None:
+    # exact enumeration, no simulation: the score alone admits 6.8 % of 133 probes without a flip at 2 points
+    assert admitted_at_margin(num, margin, 0.0) <= 0.05
+    for better in (0.002, 0.01, 0.03):
+        assert admitted_at_margin(num, margin, better) <= 0.0535  # the score's own steps, where both kinds occur
 
 
 def test_all_flips_reach_the_end_of_the_scale() -> None:
-    bounds = tango_bounds(1.0, 1.0, 30, Z90)
+    bounds = score_bounds(1.0, 1.0, 30, Z90)
     assert bounds.upper == 1.0
     assert 0.8 < bounds.lower < 1.0
 
@@ -119,7 +167,7 @@ def test_independent_probes_have_design_effect_one_or_nearly() -> None:
     assert estimate.design_effect == pytest.approx(1.0, rel=1e-12)
     assert estimate.degrees_of_freedom == pytest.approx(119.0, rel=1e-10)
     assert estimate.discordant_rate == 11 / 120
-    expected = tango_bounds(7 / 120, 11 / 120, 120, float(stats.t.ppf(0.95, 119)))
+    expected = score_bounds(7 / 120, 11 / 120, 120, float(stats.t.ppf(0.95, 119)))
     assert (estimate.interval.lower, estimate.interval.upper) == pytest.approx(expected, rel=1e-9)
 
 
@@ -149,9 +197,9 @@ def test_without_flips_the_design_effect_is_assumed_and_said() -> None:
     estimate = estimate_flips(sample)
     assert estimate.method is Method.SCORE_NO_FLIPS
     assert (estimate.design_effect, estimate.degrees_of_freedom) == (1.0, math.inf)
-    assert estimate.interval.upper == pytest.approx(zero_flip_bound(300), rel=1e-12)
+    assert estimate.interval.upper == pytest.approx(exact_zero_flip_bound(300), rel=1e-12)
     cautious = estimate_flips(sample, least_design_effect=4.0)
-    assert cautious.interval.upper == pytest.approx(zero_flip_bound(75), rel=1e-12)
+    assert cautious.interval.upper == pytest.approx(exact_zero_flip_bound(75), rel=1e-12)
 
 
 def test_least_design_effect_widens_only() -> None:

@@ -1,0 +1,168 @@
+"""Rates as a fallible judge sees them, and as they are.
+
+A judge that calls a share p of responses refusals, where it finds a share s of the refusals (sensitivity) and clears a
+share c of the rest (specificity), has seen, of a true rate r, p = r s + (1 - r)(1 - c). Solved for r,
+
+    r = (p + c - 1) / J,    J = s + c - 1                                    (Rogan and Gladen)
+
+and a difference of two rates that one judge has seen is the difference it saw, over J: an imperfect judge makes every
+difference smaller, so a margin of 2 points is one of 2 J in what it sees. With s and c measured on labelled responses,
+
+    rate:        Var r = (Var p + r^2 Var s + (1 - r)^2 Var c) / J^2,
+    difference:  Var D = (Var d + D^2 (Var s + Var c)) / J^2                (delta method; labels independent of probes)
+
+Var s is that of a share moved by one success and one failure, so that a judge without an error on 50 labels is not
+taken for infallible. The reaches of the interval of p or d take the place of its standard error, each on its side,
+so that no flip at all leaves the bound that a score interval gives, not none.
+
+The same s and c have to hold for hi and lo. If lo writes responses that the judge misreads more often, part of the
+difference is the judge's: label responses of both.
+
+Source: Rogan and Gladen 1978; Lang and Reiczigel 2014 (labelled sets are samples too); Zou and Donner 2008 (reaches).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quantaudit.core.decision import Estimate, Interval, Method
+from quantaudit.core.errors import InputError
+from quantaudit.stats.student import t_quantile
+
+_ERROR_OF_USEFULNESS = 0.025  # one-sided: the judge has to be better than chance with this confidence
+
+
+class Share(NamedTuple):
+    """A share estimated from labels, with its variance."""
+
+    value: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledSet:
+    """How a judge did on responses that people labelled, independent of each other.
+
+    Attributes:
+        num_positive: Responses that are what is looked for, such as refusals.
+        num_found: Of them, those that the judge called so.
+        num_negative: The other responses.
+        num_cleared: Of them, those that the judge did not call so.
+
+    Raises:
+        InputError: If a count is above its total, or one kind of response is missing.
+    """
+
+    num_positive: int
+    num_found: int
+    num_negative: int
+    num_cleared: int
+
+    def __post_init__(self) -> None:
+        for part, whole, kind in (
+            (self.num_found, self.num_positive, "positive"),
+            (self.num_cleared, self.num_negative, "negative"),
+        ):
+            if not (whole >= 1 and 0 <= part <= whole):
+                raise InputError(
+                    f"{part} of {whole} {kind} labels right",
+                    expected="at least one label, and no more right than there are",
+                    fix="count the labelled responses of both kinds, and those that the judge got right",
+                )
+
+    @property
+    def sensitivity(self) -> Share:
+        """Share of the positives that the judge finds."""
+        return _share(self.num_found, self.num_positive)
+
+    @property
+    def specificity(self) -> Share:
+        """Share of the negatives that the judge clears."""
+        return _share(self.num_cleared, self.num_negative)
+
+
+def correct_rate(estimate: Estimate, labels: LabelledSet, *, alpha: float) -> Estimate:
+    """Corrects one rate for the errors of the judge that saw it; the result may lie outside 0 to 1.
+
+    Args:
+        estimate: Share that the judge saw, such as `estimate_mean` of 0 and 1.
+        labels: How the judge did where the truth is known.
+        alpha: One-sided error rate, the same as that of the estimate.
+
+    Raises:
+        InputError: If the judge is not shown to be better than chance, or the interval was made with another alpha.
+    """
+    sensitivity, specificity, informedness = _require(labels)
+    rate = (estimate.value + specificity.value - 1) / informedness
+    judge_variance = rate**2 * sensitivity.variance + (1 - rate) ** 2 * specificity.variance
+    return _rescale(estimate, rate, informedness, judge_variance, alpha)
+
+
+def correct_difference(estimate: Estimate, labels: LabelledSet, *, alpha: float) -> Estimate:
+    """Corrects a paired difference of two rates that one judge saw.
+
+    Args:
+        estimate: Difference of what the judge saw, from `estimate_flips` or `estimate_mean`.
+        labels: How the judge did where the truth is known; the same for hi and lo.
+        alpha: One-sided error rate, the same as that of the estimate.
+
+    Raises:
+        InputError: If the judge is not shown to be better than chance, or the interval was made with another alpha.
+    """
+    sensitivity, specificity, informedness = _require(labels)
+    difference = estimate.value / informedness
+    judge_variance = difference**2 * (sensitivity.variance + specificity.variance)
+    return _rescale(estimate, difference, informedness, judge_variance, alpha)
+
+
+class _Judge(NamedTuple):
+    sensitivity: Share
+    specificity: Share
+    informedness: float
+
+
+def _require(labels: LabelledSet) -> _Judge:
+    """Returns the judge's shares; refuses one that labels do not show to be better than chance."""
+    sensitivity, specificity = labels.sensitivity, labels.specificity
+    informedness = sensitivity.value + specificity.value - 1
+    error = math.sqrt(sensitivity.variance + specificity.variance)
+    if informedness <= t_quantile(1 - _ERROR_OF_USEFULNESS, math.inf) * error:
+        raise InputError(
+            f"a judge of sensitivity {sensitivity.value:.3g} and specificity {specificity.value:.3g} "
+            f"({labels.num_positive} and {labels.num_negative} labels)",
+            expected="their sum above 1 by two standard errors: better than calling responses at random",
+            fix="label more responses, or take another judge",
+        )
+    return _Judge(sensitivity, specificity, informedness)
+
+
+def _rescale(estimate: Estimate, value: float, informedness: float, judge_variance: float, alpha: float) -> Estimate:
+    """Returns the corrected estimate: each side's reach and the judge's, added as squares, over J."""
+    if not math.isclose(estimate.interval.level, 1 - 2 * alpha, abs_tol=1e-12):
+        raise InputError(
+            f"an interval of level {estimate.interval.level:g} for alpha {alpha:g}",
+            expected=f"level 1 - 2 alpha = {1 - 2 * alpha:g}",
+            fix="make the estimate with the alpha of the clause",
+        )
+    if estimate.method is Method.TOO_FEW_CLUSTERS:
+        return estimate.model_copy(update={"value": value, "discordant_rate": None})
+    quantile = t_quantile(1 - alpha, estimate.degrees_of_freedom)
+    judge_reach = t_quantile(1 - alpha, math.inf) * math.sqrt(judge_variance)
+    down = math.hypot(estimate.value - estimate.interval.lower, judge_reach) / informedness
+    up = math.hypot(estimate.interval.upper - estimate.value, judge_reach) / informedness
+    return estimate.model_copy(
+        update={
+            "value": value,
+            "standard_error": max(down, up) / quantile,
+            "interval": Interval(lower=value - down, upper=value + up, level=1 - 2 * alpha),
+            "discordant_rate": None,
+        }
+    )
+
+
+def _share(part: int, whole: int) -> Share:
+    """Returns the share, with the variance of one moved by a success and a failure."""
+    moved = (part + 1) / (whole + 2)
+    return Share(part / whole, moved * (1 - moved) / whole)
