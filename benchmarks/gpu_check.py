@@ -3,9 +3,10 @@
     python benchmarks/gpu_check.py [--probes 60] [--fused-seconds 120] [-o benchmarks/results/gpu_check.json]
 
 Three parts: every scheme's codes, scales and decoded values on the GPU against those of the CPU, bit for bit, on
-structured and on random matrices in fp32 and bf16, and the fused twins run eagerly; the twins compiled, the hot schemes
-first, for as long as compiling may take; and paired audits of the embedded model, gate by gate. Throughput is
-printed beside. Every NaN counts as one number, since devices write NaN with different payloads; -0 is not +0.
+structured and on random matrices in fp32 and bf16, and fused quantization run eagerly, all with partial blocks too; the
+twins compiled, the hot schemes first, for as long as compiling may take; and paired audits of the embedded model, gate
+by gate. Throughput is printed beside. Every NaN counts as one number, since devices write NaN with different payloads;
+-0 is not +0.
 
 Exit codes: 0 all equal, 3 something differs, 4 no CUDA device here or something was not reached.
 """
@@ -28,7 +29,7 @@ from quantaudit.core.probe import Split
 from quantaudit.core.recipe_file import load_contract, load_recipe
 from quantaudit.core.report import AuditReport
 from quantaudit.core.resources import embedded_model_folder
-from quantaudit.core.scheme import Scheme
+from quantaudit.core.scheme import PerBlock, Scheme
 from quantaudit.core.serial import Frozen, write_atomically
 from quantaudit.core.verdict import ExitCode
 from quantaudit.numerics import dequantize, fake_quantize, fused_fake_quantize, get_scheme, quantize, scheme_names
@@ -36,7 +37,8 @@ from quantaudit.numerics.compiler import why_eager
 from quantaudit.numerics.twins import has_twin
 from quantaudit.probes.world import default_probes
 
-ROWS, COLUMNS = 160, 384  # divided by every group size; 160 leaves a partial 128 x 128 block
+ROWS, COLUMNS = 200, 384  # every group size divides 384
+WHOLE, PARTIAL = (128, 384), (200, 300)  # for blocks of 128 x 128: whole ones only, and partial ones at both edges
 DTYPES = (torch.float32, torch.bfloat16)
 HOT = ("mxfp4-even", "mxfp8-e4m3-even", "int4-g32-div7.5", "fp8-block128", "mxfp4-floor", "mxfp4-rceil")
 NEVER = 1 << 62
@@ -144,6 +146,12 @@ MATRICES: dict[str, Callable[[], Tensor]] = {
 }
 
 
+def matrices_for(scheme: Scheme, dtype: torch.dtype, shape: tuple[int, int]) -> dict[str, Tensor]:
+    """Returns all matrices cut to a shape; only blocks may be partial, groups keep all columns."""
+    rows, columns = shape if isinstance(scheme.granularity, PerBlock) else (shape[0], COLUMNS)
+    return {name: make()[:rows, :columns].to(dtype).contiguous() for name, make in MATRICES.items()}
+
+
 def first_difference(what: str, actual: Tensor | None, expected: Tensor | None) -> str | None:
     """Returns the first difference between two tensors with both values and bit patterns, or `None`."""
     if actual is None or expected is None:
@@ -171,8 +179,7 @@ def _bits(values: Tensor) -> Tensor:
 def check_reference(scheme: Scheme, dtype: torch.dtype, device: torch.device) -> SchemeCheck:
     """Compares codes, scales and decoded values of one scheme on a device with those of the CPU."""
     difference = None
-    for name, make in MATRICES.items():
-        x = make().to(dtype)
+    for name, x in matrices_for(scheme, dtype, PARTIAL).items():
         ours, theirs = quantize(x.to(device), scheme), quantize(x, scheme)
         pairs = {
             "the code": (ours.codes, theirs.codes),
@@ -187,12 +194,13 @@ def check_reference(scheme: Scheme, dtype: torch.dtype, device: torch.device) ->
 
 
 def check_twin(scheme: Scheme, dtype: torch.dtype, device: torch.device, *, compiled: bool) -> SchemeCheck:
-    """Compares the twin on a device, eager or compiled, with the reference on the CPU; blocks get whole tiles."""
+    """Compares fused quantization on a device, eager or compiled, with the reference on the CPU."""
     difference = None
-    for name, make in MATRICES.items():
-        x = make()[:128].to(dtype).contiguous()
-        actual = fused_fake_quantize(x.to(device), scheme, compile_after=0 if compiled else NEVER)
-        difference = difference or first_difference(f"{name} matrix: the value", actual, fake_quantize(x, scheme))
+    for shape in (WHOLE,) if compiled else (WHOLE, PARTIAL):
+        for name, x in matrices_for(scheme, dtype, shape).items():
+            actual = fused_fake_quantize(x.to(device), scheme, compile_after=0 if compiled else NEVER)
+            what = f"{name} matrix of {list(x.shape)}: the value"
+            difference = difference or first_difference(what, actual, fake_quantize(x, scheme))
     path = "compiled" if compiled else "twin"
     return SchemeCheck(scheme=scheme.name, dtype=_short(dtype), path=path, difference=difference)
 

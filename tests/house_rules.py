@@ -37,15 +37,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": BELOW_6,
     "testing": BELOW_6 | {"training"},
     "composition": BELOW_6 | {"training"},
-    "api": BELOW_6 | {"training", "composition"},
+    "registered": {"core", "numerics", "probes", "observers", "evaluation"},
+    "api": BELOW_6 | {"training", "composition", "registered"},
     "cli": {"api", "reporting", "core"},
 }
 LIBRARIES = {"core": {"numpy", "pydantic"}, "hooks": {"torch"}}  # closed lists; other packages take what is declared
 NO_TORCH = {"core", "reporting", "cli"}
 
-# Imports inside functions: a table for those who ask for one, torch once all inputs are checked, and optional libraries
-# inside their own adapters.
-LOCAL_IMPORTS = {("core/report.py", "pandas"), ("api.py", "quantaudit.composition")}
+# Imports inside functions: a table for those who ask for one, torch once all inputs are checked or observers are
+# listed, and optional libraries inside their own adapters.
+LOCAL_IMPORTS = {
+    ("core/report.py", "pandas"),
+    ("api.py", "quantaudit.composition"),
+    ("registered.py", "quantaudit.evaluation.layers"),
+    ("registered.py", "quantaudit.observers.registry"),
+}
 ADAPTERS = {"backends", "engines", "hooks", "checkpoint", "training"}
 OPTIONAL = {"transformers", "compressed_tensors", "gguf", "huggingface_hub", "modelopt", "trl"}
 

@@ -6,16 +6,21 @@ how they are spread over files, so that a model and the checkpoint written from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 
 from blake3 import blake3
+from torch import Tensor
 
-from quantaudit.checkpoint.names import dense_slots, parse_expert
+from quantaudit.checkpoint.names import PREFIX, dense_slots, parse_expert
 from quantaudit.checkpoint.reader import Checkpoint
 from quantaudit.checkpoint.serialize import NamedTensor, dtype_tag, raw_bytes
 from quantaudit.checkpoint.unstack import Parameters, layout_tensors
 from quantaudit.core.serial import canonical_bytes
 from quantaudit.model.config import ModelConfig
+
+_LAYER = re.compile(r".*\.layers\.\d+\.")
 
 
 def digest_checkpoint(checkpoint: Checkpoint) -> str:
@@ -34,6 +39,27 @@ def digest_parameters(parameters: Parameters, config: ModelConfig) -> str:
         InputError: If they do not fit the configuration or the layout.
     """
     return digest_tensors(sorted(layout_tensors(parameters, config, None), key=lambda named: named.name))
+
+
+def digest_by_layer(readers: Mapping[str, Callable[[], Tensor]], config: ModelConfig) -> str:
+    """Returns the digest of the checkpoint that these parameters would be written as, read one layer at a time.
+
+    Args:
+        readers: Name in the model, and what returns the value of that parameter.
+        config: The model.
+
+    Raises:
+        InputError: If they do not fit the configuration or the layout.
+    """
+    parameters = ((name, readers[name]()) for name in sorted(readers, key=lambda name: _layer_prefix(PREFIX + name)))
+    layers = groupby(layout_tensors(parameters, config, None), key=lambda named: _layer_prefix(named.name))
+    return digest_tensors(named for _, layer in layers for named in sorted(layer, key=lambda named: named.name))
+
+
+def _layer_prefix(name: str) -> str:
+    """Returns the part of a name on disk up to the layer's number, or all of it: sorted by it, names are sorted."""
+    match = _LAYER.match(name)
+    return name if match is None else match[0]
 
 
 def digest_tensors(tensors: Iterable[NamedTensor]) -> str:

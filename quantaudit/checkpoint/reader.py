@@ -17,7 +17,16 @@ from quantaudit.checkpoint.file_range import read_range
 from quantaudit.checkpoint.header import DType
 from quantaudit.checkpoint.index import TensorIndex, read_index
 from quantaudit.checkpoint.layout import check_layout
-from quantaudit.checkpoint.names import GROUP_SIZE, ExpertTensor, Part, Role, Slot, expert_shape
+from quantaudit.checkpoint.names import (
+    GROUP_SIZE,
+    ExpertStack,
+    ExpertTensor,
+    Part,
+    Role,
+    Slot,
+    expert_shape,
+    expert_stacks,
+)
 from quantaudit.checkpoint.precision import PrecisionMap, map_precision
 from quantaudit.checkpoint.storage import Storage, storage_of
 from quantaudit.checkpoint.strict_json import shown
@@ -108,6 +117,10 @@ class Checkpoint:
         scales_OG = self.read(ExpertTensor(layer, expert, role, Part.SCALE).name)
         return check_packed(self._quantized(codes_OI, scales_OG), name)
 
+    def packed_stacks(self) -> tuple[ExpertStack, ...]:
+        """Returns the stacks of which every matrix is stored packed; the index says so, no tensor is read."""
+        return tuple(stack for stack in expert_stacks(self.config) if self._is_packed(stack.layer, stack.role))
+
     def expert_stack(self, layer: int, role: Role) -> Tensor | QuantizedTensor:
         """Reads the experts of one layer and role, stacked.
 
@@ -118,9 +131,9 @@ class Checkpoint:
         Raises:
             InputError: If one holds NaN or infinity, or decodes to one.
         """
-        experts = range(self.config.num_experts)
-        if any(storage_of(self.index, layer, e, role) is not Storage.PACKED for e in experts):
+        if not self._is_packed(layer, role):
             return self.decoded_stack(layer, role)
+        experts = range(self.config.num_experts)
         rows, cols = expert_shape(self.config, role)
         codes_EOI = torch.empty(len(experts), rows, cols, dtype=torch.uint8)
         scales_EOG = torch.empty(len(experts), rows, cols // GROUP_SIZE, dtype=torch.uint8)
@@ -144,6 +157,10 @@ class Checkpoint:
             matrix = self.expert(layer, e, role)
             stack_EOI[e] = dequantize(matrix) if isinstance(matrix, QuantizedTensor) else matrix
         return stack_EOI
+
+    def _is_packed(self, layer: int, role: Role) -> bool:
+        experts = range(self.config.num_experts)
+        return all(storage_of(self.index, layer, e, role) is Storage.PACKED for e in experts)
 
     def _is_float32(self, name: str) -> bool:
         located = self.index.tensors.get(name)

@@ -51,7 +51,18 @@ class Engine(Protocol):
         ...
 
     def decode(self, prompts: list[tuple[int, ...]], *, max_new: int) -> list[tuple[int, ...]]:
-        """Returns greedy continuations by the cache path, up to and including EOS."""
+        """Returns greedy continuations by the cache path, up to and including EOS; tokens only, no logits are kept."""
+        ...
+
+    def score_continuations(
+        self, prompts: list[tuple[int, ...]], continuations: list[list[tuple[int, ...]]]
+    ) -> list[tuple[float, ...]]:
+        """Returns ln p of each continuation of each prompt, nats; every prompt is read once.
+
+        Args:
+            prompts: At least one prompt of at least one token, start token included.
+            continuations: Those of each prompt, each of at least one token; EOS is scored where it is written out.
+        """
         ...
 
     def close(self) -> None:

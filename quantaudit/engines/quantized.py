@@ -29,6 +29,14 @@ class QuantizedLinear(nn.Module):
         return nn.functional.linear(quantize_rows(x_NI, self.activation), decode_weight(self.stored, x_NI))
 
 
+class QuantizedRouter(QuantizedLinear):
+    """A `Router` whose weight is stored, or whose input is quantized; its correction bias stays as it is."""
+
+    def __init__(self, weight: StoredTensor | Tensor, activation: Scheme | None, bias_E: nn.Parameter) -> None:
+        super().__init__(weight, activation)
+        self.e_score_correction_bias = bias_E
+
+
 class QuantizedGroupedLinear(nn.Module):
     """A `GroupedLinear` whose weight is stored, or whose input is quantized, or both."""
 
@@ -40,6 +48,23 @@ class QuantizedGroupedLinear(nn.Module):
     def forward(self, x_NI: Tensor, counts_E: list[int]) -> Tensor:
         """Returns `[N, O]` in the dtype of `x_NI`; rows are sorted by expert."""
         return grouped_matmul(quantize_rows(x_NI, self.activation), decode_weight(self.stored, x_NI), counts_E)
+
+
+class RoundedGroupedLinear(nn.Module):
+    """A `GroupedLinear` whose weight is rounded to a scheme when it is used and held as it was, which costs no memory.
+
+    The values are those that storing the weight in fp32 and decoding it would give.
+    """
+
+    def __init__(self, weight: Tensor, scheme: Scheme) -> None:
+        super().__init__()
+        self.stored = weight
+        self.scheme = scheme
+
+    def forward(self, x_NI: Tensor, counts_E: list[int]) -> Tensor:
+        """Returns `[N, O]` in the dtype of `x_NI`; rows are sorted by expert."""
+        rounded = fused_fake_quantize(self.stored.float().contiguous(), self.scheme)
+        return grouped_matmul(x_NI, rounded.to(x_NI.dtype), counts_E)
 
 
 def decode_weight(weight: StoredTensor | Tensor, like: Tensor) -> Tensor:

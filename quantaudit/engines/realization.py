@@ -7,8 +7,9 @@ is already stored in the recipe's scheme keeps its codes; another scheme on a st
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from quantaudit.core.errors import InputError
 from quantaudit.core.recipe import Execution, Recipe, Rule
 from quantaudit.core.scheme import ExponentScale, PerGroup, Scheme
-from quantaudit.engines.quantized import QuantizedGroupedLinear, QuantizedLinear
+from quantaudit.engines.quantized import QuantizedGroupedLinear, QuantizedLinear, QuantizedRouter, RoundedGroupedLinear
 from quantaudit.engines.stored import StoredTensor, quantize_stack
 from quantaudit.model.linear import GroupedLinear, Linear
 from quantaudit.model.lm import LanguageModel
@@ -51,9 +52,9 @@ def module_name(path: str) -> str:
 
 
 def matmuls(model: LanguageModel) -> Iterator[tuple[str, nn.Module]]:
-    """Yields every matrix product with weights as (module name, module), the router left out."""
+    """Yields every matrix product with weights as (module name, module), the routers (`layers.3.gate`) among them."""
     for path, module in model.named_modules():
-        if isinstance(module, _MATMULS) and not isinstance(module, Router):
+        if isinstance(module, _MATMULS):
             yield module_name(path), module
 
 
@@ -76,7 +77,7 @@ def apply_recipe(hi: Realization, recipe: Recipe) -> Realization:
         if rule is None or not isinstance(module, Linear | GroupedLinear):
             if name in hi.stored and isinstance(module, GroupedLinear):
                 stored[name] = hi.stored[name]
-                _replace(model, path, QuantizedGroupedLinear(hi.stored[name], None))
+                replace_module(model, path, QuantizedGroupedLinear(hi.stored[name], None))
             continue
         weight = _weight_of(name, module.weight.detach(), rule, hi.stored.get(name), recipe)
         if isinstance(weight, StoredTensor):
@@ -85,8 +86,7 @@ def apply_recipe(hi: Realization, recipe: Recipe) -> Realization:
         if rule.activation is not None:
             activations[name] = rule.activation
         activation = _activation_of(name, module.weight.shape[-1], rule)
-        kind = QuantizedGroupedLinear if isinstance(module, GroupedLinear) else QuantizedLinear
-        _replace(model, path, kind(weight, activation))
+        replace_module(model, path, _quantized(module, weight, activation))
     if kept:
         notes.append(
             f"{kept} weights are already stored in the recipe's scheme and keep their codes: their weight obstruction "
@@ -108,13 +108,30 @@ def pass_through(hi: Realization) -> Realization:
     """
     model = share_parameters(hi.model)
     for path, module in list(model.named_modules()):
-        if isinstance(module, GroupedLinear):
-            _replace(
-                model, path, QuantizedGroupedLinear(hi.stored.get(module_name(path), module.weight.detach()), None)
-            )
-        elif isinstance(module, Linear) and not isinstance(module, Router):
-            _replace(model, path, QuantizedLinear(module.weight.detach(), None))
+        if isinstance(module, Linear | GroupedLinear):
+            held = hi.stored.get(module_name(path), module.weight.detach())
+            replace_module(model, path, _quantized(module, held, None))
     return Realization(model=model, stored={}, activations={}, execution=hi.execution)
+
+
+def round_experts(hi: Realization, scheme: Scheme) -> Realization:
+    """Returns hi with its routed experts rounded to a scheme as they are used: a rung of the ladder of bit widths."""
+    model = share_parameters(hi.model)
+    for path, module in list(model.named_modules()):
+        if isinstance(module, GroupedLinear):
+            replace_module(model, path, RoundedGroupedLinear(module.weight.detach(), scheme))
+    return Realization(model=model, stored={}, activations={}, execution=hi.execution)
+
+
+def _quantized(
+    module: Linear | GroupedLinear, weight: StoredTensor | Tensor, activation: Scheme | None
+) -> QuantizedLinear | QuantizedGroupedLinear:
+    """Returns what takes the module's place."""
+    if isinstance(module, GroupedLinear):
+        return QuantizedGroupedLinear(weight, activation)
+    if isinstance(module, Router):
+        return QuantizedRouter(weight, activation, module.e_score_correction_bias)
+    return QuantizedLinear(weight, activation)
 
 
 def assign_rules(names: list[str], recipe: Recipe) -> dict[str, Rule]:
@@ -192,7 +209,8 @@ def is_same_storage(held: Scheme, wanted: Scheme) -> bool:
     return held.element == wanted.element and held.granularity == wanted.granularity and same_scale
 
 
-def _replace(model: LanguageModel, path: str, module: nn.Module) -> None:
+def replace_module(model: LanguageModel, path: str, module: nn.Module) -> None:
+    """Puts a module where another was."""
     parent, _, attribute = path.rpartition(".")
     setattr(model.get_submodule(parent), attribute, module)
 
@@ -203,18 +221,26 @@ def weight_values(realization: Realization) -> Iterator[tuple[str, Tensor]]:
         yield name, _values(module)
 
 
-def decoded_parameters(realization: Realization) -> Iterator[tuple[str, Tensor]]:
-    """Yields (parameter path, values) of the whole model, so that it can be digested like a checkpoint."""
-    for path, module in realization.model.named_modules():
-        if isinstance(module, _MATMULS) and not isinstance(module, Router):
-            yield f"{path}.weight", _narrowed(_values(module))
-    yield from other_values(realization)
+def parameter_readers(realization: Realization) -> dict[str, Callable[[], Tensor]]:
+    """Returns what reads the values of every parameter, by path, so that a model can be digested like a checkpoint."""
+    readers: dict[str, Callable[[], Tensor]] = {
+        f"{path}.weight": partial(_narrow_values, module)
+        for path, module in realization.model.named_modules()
+        if isinstance(module, _MATMULS)
+    }
+    return readers | {path: partial(_same, value) for path, value in other_values(realization)}
 
 
-def _narrowed(values: Tensor) -> Tensor:
+def _same(value: Tensor) -> Tensor:
+    return value
+
+
+def _narrow_values(module: nn.Module) -> Tensor:
     """Returns the values in bf16 where that is exact, so that equal values give equal digests."""
-    narrow = values.to(torch.bfloat16)
-    return narrow if torch.equal(narrow.float(), values.float()) else values
+    values = _values(module)
+    # Matrix by matrix: as a whole, the comparison would take as much memory again as the values.
+    is_exact = all(torch.equal(part.to(torch.bfloat16).to(part.dtype), part) for part in values)
+    return values.to(torch.bfloat16) if is_exact else values
 
 
 def _values(module: nn.Module) -> Tensor:
@@ -230,5 +256,5 @@ def other_values(realization: Realization) -> Iterator[tuple[str, Tensor]]:
     weights = {path for path, module in realization.model.named_modules() if isinstance(module, Linear | GroupedLinear)}
     for path, parameter in realization.model.named_parameters():
         owner = path.removesuffix(".weight")
-        if owner not in weights or isinstance(realization.model.get_submodule(owner), Router):
+        if owner not in weights:
             yield path, parameter.detach()

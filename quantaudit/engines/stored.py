@@ -1,4 +1,7 @@
-"""A quantized weight as a deployment holds it: packed codes and scales, decoded when it is used."""
+"""A quantized weight as a deployment holds it: packed codes and scales, decoded when it is used.
+
+Both ways go a few matrices of a stack at a time into memory taken once, so that the peak stays near the result.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from torch import Tensor
 from quantaudit.core.scheme import Scheme
 from quantaudit.numerics import QuantizedTensor, dequantize, pack, quantize, unpack
 
-_MATRICES_AT_ONCE = 8
+# The temporaries of quantizing take some thirty bytes a value: this many stay small beside any stack, and in cache.
+_VALUES_AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,32 +54,75 @@ class StoredTensor:
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Returns the weight's values in `dtype`, `shape`."""
-        return dequantize(restore(self), dtype)
+        pieces = _pieces(self.shape, self.packed.device)
+        if len(pieces) < 2:
+            return dequantize(restore(self), dtype)
+        values = torch.empty(self.shape, dtype=dtype, device=self.packed.device)
+        for piece in pieces:
+            values[piece] = dequantize(restore(self.matrices(piece)), dtype)
+        return values
+
+    def matrices(self, piece: slice) -> StoredTensor:
+        """Returns some matrices of a stack, sharing their memory."""
+        packed = self.packed[piece]
+        return replace(
+            self,
+            packed=packed,
+            scales=self.scales[piece],
+            second_scales=None if self.second_scales is None else self.second_scales[piece],
+            offset=None if self.offset is None else self.offset[piece],
+            shape=(len(packed), *self.shape[1:]),
+        )
 
 
 def quantize_stack(weight: Tensor, scheme: Scheme) -> StoredTensor:
-    """Quantizes and packs a weight, a few matrices of a stack at a time, so that memory stays near the result.
+    """Quantizes and packs a weight.
 
     Args:
         weight: `[O, I]`, or `[E, O, I]` whose matrices are independent of each other.
         scheme: The arithmetic.
     """
-    if weight.ndim < 3:
+    shape = tuple(weight.shape)
+    first, *others = _pieces(shape, weight.device)
+    if not others:
         return store(quantize(weight, scheme))
-    parts = [store(quantize(piece, scheme)) for piece in weight.split(_MATRICES_AT_ONCE)]
+    part = store(quantize(weight[first], scheme))
+    whole = _room_like(part, shape)
+    _put(part, whole, first)
+    for piece in others:
+        _put(store(quantize(weight[piece], scheme)), whole, piece)
+    return whole
+
+
+def _pieces(shape: tuple[int, ...], device: torch.device) -> list[slice]:
+    """Cuts a stack into runs of matrices; one run where there is no stack, or a device that is fed best at once."""
+    count = shape[0] if len(shape) > 2 else 1
+    at_once = count if device.type == "cuda" else max(1, _VALUES_AT_ONCE // max(1, math.prod(shape[1:])))
+    return [slice(start, start + at_once) for start in range(0, count, at_once)] or [slice(0, 0)]
+
+
+def _room_like(part: StoredTensor, shape: tuple[int, ...]) -> StoredTensor:
+    """Returns a stack of that shape to be filled with parts like this one."""
     return replace(
-        parts[0],
-        packed=torch.cat([part.packed for part in parts]),
-        scales=torch.cat([part.scales for part in parts]),
-        second_scales=_join([part.second_scales for part in parts]),
-        offset=_join([part.offset for part in parts]),
-        shape=tuple(weight.shape),
+        part,
+        packed=_taller(part.packed, shape[0]),
+        scales=_taller(part.scales, shape[0]),
+        second_scales=None if part.second_scales is None else _taller(part.second_scales, shape[0]),
+        offset=None if part.offset is None else _taller(part.offset, shape[0]),
+        shape=shape,
     )
 
 
-def _join(parts: list[Tensor | None]) -> Tensor | None:
-    present = [part for part in parts if part is not None]
-    return torch.cat(present) if present else None
+def _taller(tensor: Tensor, count: int) -> Tensor:
+    return tensor.new_empty(count, *tensor.shape[1:])
+
+
+def _put(part: StoredTensor, whole: StoredTensor, piece: slice) -> None:
+    whole.packed[piece] = part.packed
+    whole.scales[piece] = part.scales
+    for target, source in ((whole.second_scales, part.second_scales), (whole.offset, part.offset)):
+        if target is not None and source is not None:
+            target[piece] = source
 
 
 def store(q: QuantizedTensor) -> StoredTensor:

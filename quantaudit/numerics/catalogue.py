@@ -1,4 +1,4 @@
-"""The bundled schemes by name, each with its source.
+"""The bundled schemes by name, each with its source, and those of plug-ins.
 
 Names: `<element>-<granularity>-<what else>`; MX names are `mx<element>-<scale rule>[-<tie rule>]`, ties to even unless
 named. Zero, infinite and NaN groups: see `core.scheme`.
@@ -6,11 +6,9 @@ named. Zero, infinite and NaN groups: see `core.scheme`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from functools import lru_cache
 
-from quantaudit.core.errors import InputError
 from quantaudit.core.format import (
     E2M1,
     E2M3,
@@ -26,6 +24,7 @@ from quantaudit.core.format import (
     FloatFormat,
     IntegerFormat,
 )
+from quantaudit.core.registry import Registry
 from quantaudit.core.scheme import (
     CodeRange,
     Division,
@@ -70,28 +69,33 @@ _E4M3_SMALLEST_NORMAL = 2.0**-6
 
 
 def get_scheme(name: str) -> Scheme:
-    """Returns a bundled scheme.
+    """Returns a scheme by name: a bundled one, or that of a plug-in, `package/name`.
 
     Raises:
-        InputError: If there is none of that name; the message names the nearest ones.
+        InputError: If there is none of that name (the message names the nearest ones), or its plug-in fails to load.
     """
-    found = _catalogue().get(name)
-    if found is None:
-        near = difflib.get_close_matches(name, scheme_names(), n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else "list the names with scheme_names()"
-        raise InputError(f"the scheme name {name!r}", expected=f"one of {len(_catalogue())} bundled schemes", fix=hint)
-    return found
+    return SCHEMES.load(name)
 
 
 def scheme_names() -> tuple[str, ...]:
-    """Lists the names of the bundled schemes in catalogue order."""
-    return tuple(_catalogue())
+    """Lists the names of the bundled schemes in catalogue order, then those of plug-ins, which are not imported."""
+    return SCHEMES.names()
 
 
 @lru_cache(maxsize=1)
 def _catalogue() -> dict[str, Scheme]:
     schemes = [*_mx(), _nvfp4(), *_integers(), *_fp8(), *_bitsandbytes(), _gguf_q4_0()]
     return {scheme.name: scheme for scheme in schemes}
+
+
+def _adopt(name: str, value: object) -> Scheme:
+    """Returns a plug-in's scheme under its registered name, which no digest covers."""
+    if not isinstance(value, Scheme):
+        raise TypeError(f"a {type(value).__name__}, not a quantaudit.Scheme")
+    return value.model_copy(update={"name": name})
+
+
+SCHEMES: Registry[Scheme] = Registry(kind="scheme", group="quantaudit.schemes", builtins=_catalogue, adopt=_adopt)
 
 
 def _mx() -> Iterator[Scheme]:

@@ -1,9 +1,11 @@
 """Fake quantization by the twins: eager at first, compiled once that pays, into buffers that the caller keeps.
 
-A compilation takes seconds. It is worth its wait only where more than that would be spent without it, so the first
-values under a scheme go through the twin as eager tensor code, and compiled code takes over after `COMPILE_AFTER` of
-them: whoever quantizes little never meets a compiler, and nobody waits more than twice as long as the best choice in
-hindsight. Without a compiler, and for schemes without a twin, eager code is all there is. The bits are the same.
+The first compilation of a process takes some 15 s of one core, torch's compiler and the C++ compiler together. It is
+worth its wait only where more than that would be spent without it, so the values of a twin (a scheme, a dtype and a
+kind of device) are counted and go through eager tensor code first; compiled code takes over when eager code has cost
+as much as compiling. Whoever quantizes little never meets a compiler: a whole audit of the embedded model stays at a
+quarter. Nobody waits more than twice as long as the best choice in hindsight. Without a compiler, and for schemes
+without a twin, eager code is all there is. The bits are the same.
 
 A tensor is worked through in pieces that stay in cache between measuring a group and rounding it. Pages of a fresh
 output cost more than the arithmetic, so `out` is worth reusing.
@@ -24,8 +26,8 @@ from quantaudit.numerics.grouping import plan
 from quantaudit.numerics.reference import INPUT_DTYPES, fake_quantize
 from quantaudit.numerics.twins import GroupScale, Twin, has_twin, make_twin
 
-# About 5 s of eager code on one core, at 10 ns a value.
-COMPILE_AFTER = 1 << 29
+# About 20 s of eager code on one core, at 10 ns a value; compiled code takes 1.5.
+COMPILE_AFTER = 1 << 31
 # Temporaries of eager code fit the second-level cache; a compiled piece is worth the 25 us of calling it.
 EAGER_PIECE = 1 << 17
 COMPILED_PIECE = 1 << 20
@@ -43,7 +45,7 @@ def fused_fake_quantize(
         x: [..., R, C] fp32 or bf16, as for the reference.
         scheme: Any scheme.
         out: Where the result goes: contiguous, of the shape, dtype and device of `x`, not sharing its memory.
-        compile_after: Values of this scheme that are quantized in this process before a compiler is called.
+        compile_after: Values that this twin quantizes eagerly in this process before a compiler is called.
 
     Raises:
         InputError: As the reference, and if `out` does not fit.
@@ -65,7 +67,7 @@ def fused_status(device_type: str = "cpu") -> str:
     """Says in one sentence whether compiled code takes over on a kind of device, or why not."""
     reason = why_eager(device_type)
     if reason is None:
-        return f"Compiled code quantizes on {device_type} after {COMPILE_AFTER:,} values of a scheme."
+        return f"Compiled code quantizes on {device_type} after {COMPILE_AFTER:,} values of one scheme."
     return f"Eager code quantizes on {device_type}, with equal bits: {reason}."
 
 

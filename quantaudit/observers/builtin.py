@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from quantaudit.observers.logits import KL_FORWARD, KL_REVERSE, NLL, TOP_1
+from quantaudit.observers.importance import EXTREME_TOKENS, K3, SECOND_MOMENT
+from quantaudit.observers.logits import DELTA_P, JS, KL_FORWARD, KL_REVERSE, NLL, TOP_1, TOP_5
 from quantaudit.observers.paired import Observer
 from quantaudit.observers.routing import EXPERT_SET_AGREEMENT
 from quantaudit.observers.safety import REFUSAL_MARGIN, REFUSAL_RATE
@@ -18,7 +19,13 @@ PROBE_OBSERVERS: dict[str, Observer] = {
         REFUSAL_MARGIN,
         KL_FORWARD,
         KL_REVERSE,
+        JS,
         TOP_1,
+        TOP_5,
+        DELTA_P,
+        K3,
+        EXTREME_TOKENS,
+        SECOND_MOMENT,
         EXPERT_SET_AGREEMENT,
     )
 }

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from quantaudit.core.site import Point
-from quantaudit.observers.paired import Observer, PairedBatch, Readings, all_probes
+from quantaudit.observers.metric import Readings
+from quantaudit.observers.paired import Observer, PairedBatch, all_probes
 from quantaudit.observers.scores import reduce_sequences
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantaudit.core.probe import Behaviour
-from quantaudit.observers.paired import Observer, PairedBatch, Readings
+from quantaudit.observers.metric import Readings
+from quantaudit.observers.paired import Observer, PairedBatch
 from quantaudit.observers.scores import SequenceScores
 
 _Read: TypeAlias = Callable[[SequenceScores, NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]

@@ -5,7 +5,7 @@ Legend: N tokens, K experts per token, E experts, L layers, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 from quantaudit.core.engine import Trace
 from quantaudit.core.site import Point
 
-POINTS = frozenset({Point.TOP_K_IDS, Point.HIDDEN})
+POINTS = frozenset({Point.TOP_K_IDS, Point.HIDDEN, Point.GATE_WEIGHTS, Point.ROUTER_LOGITS})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,6 +102,21 @@ def load_drift(sums: Mapping[int, RoutingSums]) -> dict[int, float]:
 def hidden_error(sums: Mapping[int, HiddenSums]) -> dict[int, float]:
     """Returns, by layer, the relative L2 error of lo's residual (smaller is better)."""
     return {layer: float(np.sqrt(s.error / s.signal)) if s.signal else 0.0 for layer, s in sorted(sums.items())}
+
+
+def load_variation(load_E: NDArray[np.int64]) -> float:
+    """Returns the coefficient of variation of one layer's expert loads: 0 where every expert has its share."""
+    mean = float(load_E.mean())
+    return float(load_E.std()) / mean if mean else 0.0
+
+
+def slope(depths: Sequence[float], values: Sequence[float]) -> float | None:
+    """Returns the least-squares slope of the finite values over depth; `None` with fewer than two of them."""
+    x, y = np.array(depths, dtype=np.float64), np.array(values, dtype=np.float64)
+    x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+    if len(x) < 2:
+        return None
+    return float(((x - x.mean()) * (y - y.mean())).sum() / np.square(x - x.mean()).sum())
 
 
 def _membership(ids_NK: Tensor, num_experts: int) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from quantaudit.observers.paired import Observer, PairedBatch, Readings, all_probes
+from quantaudit.observers.metric import Readings
+from quantaudit.observers.paired import Observer, PairedBatch, all_probes
 
 
 def measure_accuracy(batch: PairedBatch) -> Readings:

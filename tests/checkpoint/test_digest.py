@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from quantaudit.checkpoint.digest import digest_checkpoint, digest_parameters, digest_tensors
+from quantaudit.checkpoint.digest import digest_by_layer, digest_checkpoint, digest_parameters, digest_tensors
 from quantaudit.checkpoint.reader import open_checkpoint
 from quantaudit.checkpoint.serialize import NamedTensor
 from quantaudit.numerics import get_scheme, quantize
@@ -28,6 +33,38 @@ def test_a_model_and_the_checkpoint_written_from_it_have_one_digest(written: Pat
     expected = digest_parameters(packed, TINY)
     assert digest_checkpoint(open_checkpoint(written / "packed")) == expected
     assert digest_checkpoint(open_checkpoint(written / "sharded")) == expected
+
+
+# More than ten layers: by name, layer 10 comes before layer 2.
+DEEP = replace(
+    TINY,
+    num_hidden_layers=12,
+    linear_attn_config=replace(TINY.linear_attn_config, full_attn_layers=(2, 12)),
+)
+
+
+def test_reading_layer_by_layer_does_not_change_the_digest() -> None:
+    state = random_state(DEEP)
+    readers = {name: partial(state.__getitem__, name) for name in reversed(state)}
+    assert digest_by_layer(readers, DEEP) == digest_parameters(state.items(), DEEP)
+
+
+def test_no_more_than_two_layers_are_held_while_a_digest_is_taken() -> None:
+    held: list[weakref.ref[NDArray[np.int32]]] = []
+    most = 0
+
+    def read(value: Tensor) -> Tensor:
+        """Returns a copy whose memory belongs to an array that can be watched."""
+        nonlocal most
+        memory = value.contiguous().view(torch.int32 if value.dtype == torch.float32 else torch.int16).numpy().copy()
+        held.append(weakref.ref(memory))
+        most = max(most, sum(ref() is not None for ref in held))
+        return torch.from_numpy(memory).view(value.dtype)
+
+    state = random_state(DEEP)
+    digest_by_layer({name: partial(read, value) for name, value in state.items()}, DEEP)
+    of_a_layer = [sum(name.startswith(f"model.layers.{i}.") for name in state) for i in range(12)]
+    assert max(of_a_layer) <= most <= 2 * max(of_a_layer) < len(state)
 
 
 def test_one_bit_changes_the_digest(plain: Path) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from quantaudit.checkpoint.load import load_model
+from quantaudit.checkpoint.load import load_model, load_unpacked
 from quantaudit.checkpoint.reader import open_checkpoint
 from quantaudit.core.errors import InputError
 from quantaudit.model.lm import LanguageModel
 from quantaudit.model.segments import Segments
 from quantaudit.numerics import fake_quantize, get_scheme
-from tests.checkpoint.tiny import LAYER_2, WEIGHTS, edit_tensors, random_state
+from tests.checkpoint.tiny import LAYER_2, TINY, WEIGHTS, edit_tensors, random_state, save
 
 LENGTHS = (7, 1, 12)
 
@@ -84,6 +85,22 @@ def test_storage_is_never_narrowed(written: Path) -> None:
 def test_nothing_is_left_without_memory(written: Path) -> None:
     model = load_model(open_checkpoint(written / "packed"))
     assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+
+
+def test_packed_stacks_can_be_left_out_and_nothing_else_is(written: Path) -> None:
+    whole = dict(load_model(open_checkpoint(written / "packed")).named_parameters())
+    for name, parameter in load_unpacked(open_checkpoint(written / "packed")).named_parameters():
+        assert parameter.is_meta == (".experts." in name), name
+        assert parameter.is_meta or torch.equal(parameter, whole[name])
+    assert not any(p.is_meta for p in load_unpacked(open_checkpoint(written / "plain")).parameters())
+
+
+def test_a_model_whose_every_token_takes_every_expert_runs(tmp_path: Path) -> None:
+    config = replace(TINY, num_experts_per_token=TINY.num_experts)
+    save(tmp_path / "all", config=config)
+    checkpoint = open_checkpoint(tmp_path / "all")
+    assert checkpoint.config.num_experts_per_token == checkpoint.config.num_experts == 6
+    assert logits(load_model(checkpoint), torch.float32).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["language_model.lm_head.weight", f"{LAYER_2}.0.w1.weight"])

@@ -16,7 +16,7 @@ from quantaudit.checkpoint.writer import write_checkpoint
 ORACLE = Path(__file__).resolve().parents[3] / "shared" / "k3_oracle" / "a_nano"
 
 pytestmark = pytest.mark.skipif(
-    not ORACLE.is_dir(), reason=f"{ORACLE} is not there: the checkpoint of the released code is not in the repository"
+    not ORACLE.is_dir(), reason="the checkpoint of the released code is not in the repository, nor beside it"
 )
 
 

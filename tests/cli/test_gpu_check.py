@@ -10,7 +10,7 @@ import torch
 from benchmarks import gpu_check
 from quantaudit.core.scheme import Scheme
 from quantaudit.core.verdict import ExitCode
-from quantaudit.numerics import QuantizedTensor, get_scheme, quantize
+from quantaudit.numerics import QuantizedTensor, fused_fake_quantize, get_scheme, quantize
 
 CPU = torch.device("cpu")
 
@@ -30,7 +30,7 @@ def test_equal_bits_are_silent(name: str, dtype: torch.dtype) -> None:
     assert gpu_check.check_twin(get_scheme(name), dtype, CPU, compiled=False).difference is None
 
 
-@pytest.mark.parametrize(("row", "what"), [(0, "structured"), (159, "structured")])
+@pytest.mark.parametrize(("row", "what"), [(0, "structured"), (199, "structured")])
 def test_one_wrong_code_is_found(row: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
@@ -45,6 +45,23 @@ def test_one_wrong_code_is_found(row: int, what: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(gpu_check, "quantize", spoil)
     found = gpu_check.check_reference(get_scheme("mxfp4-even"), torch.float32, CPU).difference
     assert found is not None and found.startswith(f"{what} matrix: the code at [{row}, 5]")
+
+
+@pytest.mark.parametrize("name", ["fp8-block128", "fp8-block128-ue8m0"])
+def test_partial_blocks_are_compared_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = get_scheme(name)
+    shapes = {tuple(x.shape) for x in gpu_check.matrices_for(scheme, torch.float32, gpu_check.PARTIAL).values()}
+    assert shapes == {(200, 300)}
+
+    def spoil(x: torch.Tensor, scheme: Scheme, **_: int) -> torch.Tensor:
+        out = fused_fake_quantize(x, scheme)
+        if x.shape == (200, 300):
+            out[199, 299] += 1.0
+        return out
+
+    monkeypatch.setattr(gpu_check, "fused_fake_quantize", spoil)
+    found = gpu_check.check_twin(scheme, torch.float32, CPU, compiled=False).difference
+    assert found is not None and found.startswith("structured matrix of [200, 300]: the value at [199, 299]")
 
 
 def test_nan_is_one_number_and_zeros_have_signs() -> None:

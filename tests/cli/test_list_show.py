@@ -28,7 +28,7 @@ def test_every_name_is_listed_on_a_line_of_its_own(kind: str, quantaudit: Comman
 @pytest.mark.parametrize("kind", ["schemes", "recipes", "contracts", "observers", "probes"])
 def test_json_is_all_that_is_on_stdout(kind: str, quantaudit: Command) -> None:
     entries = json.loads(quantaudit("list", kind, "--json").out)
-    assert entries and all(set(entry) == {"name", "origin", "description"} for entry in entries)
+    assert entries and all(set(entry) == {"name", "origin", "description", "error"} for entry in entries)
     assert quantaudit("list", kind.removesuffix("s"), "--json").out == quantaudit("list", kind, "--json").out
 
 

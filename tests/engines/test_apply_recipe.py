@@ -11,7 +11,14 @@ from quantaudit.core.errors import InputError
 from quantaudit.core.recipe import Recipe, Rule
 from quantaudit.core.recipe_file import load_recipe, recipe_names
 from quantaudit.engines.quantized import QuantizedGroupedLinear
-from quantaudit.engines.realization import Realization, apply_recipe, matmuls, pass_through, weight_values
+from quantaudit.engines.realization import (
+    Realization,
+    apply_recipe,
+    matmuls,
+    parameter_readers,
+    pass_through,
+    weight_values,
+)
 from quantaudit.engines.stored import StoredTensor
 from quantaudit.model.linear import GroupedLinear, Linear
 from quantaudit.numerics import fake_quantize, get_scheme
@@ -29,7 +36,8 @@ def test_modules_are_named_without_the_wrapping(plain_hi: Realization) -> None:
     names = [name for name, _ in matmuls(plain_hi.model)]
     assert {"layers.1.experts.w1", "layers.0.mlp.gate_proj", "layers.3.shared_experts.up_proj", "lm_head"} <= set(names)
     assert len(names) == len(set(names))
-    assert not any(name.endswith(".gate") for name in names), "the router is no matmul that a recipe may quantize"
+    routers = [name for name in names if name.endswith(".gate")]
+    assert routers == [f"layers.{layer}.gate" for layer in SMALL.moe_layers()]
 
 
 def test_the_first_matching_rule_wins(plain_hi: Realization) -> None:
@@ -91,9 +99,25 @@ def test_a_rule_that_decides_nothing_is_refused(plain_hi: Realization) -> None:
             apply_recipe(plain_hi, recipe(*rules))
 
 
-def test_a_router_cannot_be_quantized(plain_hi: Realization) -> None:
-    with pytest.raises(InputError, match="decides no module"):
-        apply_recipe(plain_hi, recipe(Rule(match="layers.*.gate", weight="mxfp4-even")))
+def test_a_router_alone_can_be_quantized(plain_hi: Realization) -> None:
+    lo = apply_recipe(plain_hi, recipe(Rule(match="layers.*.gate", weight="int4-g32-div7.5")))
+    assert set(lo.stored) == {f"layers.{layer}.gate" for layer in SMALL.moe_layers()}
+    path = "model.layers.1.block_sparse_moe.gate"
+    router, own = lo.model.get_submodule(path), plain_hi.model.get_submodule(path)
+    assert router.e_score_correction_bias is own.e_score_correction_bias
+    x_ND = torch.randn(5, SMALL.hidden_size)
+    weight = fake_quantize(
+        plain_hi.model.get_parameter(f"{path}.weight").detach().float(), get_scheme("int4-g32-div7.5")
+    )
+    assert torch.equal(router(x_ND), torch.nn.functional.linear(x_ND, weight))
+    pairs = zip(weight_values(plain_hi), weight_values(lo), strict=True)
+    changed = {name for (name, hi), (_, own) in pairs if not torch.equal(hi.float(), own.float())}
+    assert changed == set(lo.stored)
+
+
+def test_every_parameter_is_read_once(plain_hi: Realization) -> None:
+    for realization in (plain_hi, pass_through(plain_hi), apply_recipe(plain_hi, experts_in("mxfp4-even"))):
+        assert set(parameter_readers(realization)) == {name for name, _ in plain_hi.model.named_parameters()}
 
 
 @pytest.mark.parametrize("rule", [{"weight": "int4-g128-div7"}, {"activation": "mxfp4-even"}], ids=str)

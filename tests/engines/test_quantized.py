@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from quantaudit.checkpoint.config_json import read_config
+from quantaudit.core.probe import Split
+from quantaudit.core.resources import embedded_model_folder
 from quantaudit.engines.quantized import QuantizedGroupedLinear, QuantizedLinear, quantize_rows
 from quantaudit.engines.stored import store
+from quantaudit.evaluation.plan import plan_batches
 from quantaudit.model.linear import GroupedLinear, Linear
 from quantaudit.numerics import fake_quantize, get_scheme, quantize
+from quantaudit.numerics.fused import COMPILE_AFTER
+from quantaudit.probes.world import default_probes
 
 COUNTS = [5, 0, 1, 4]
 ROW_SCHEMES = ("mxfp8-e4m3-even", "nvfp4", "fp8-tensor", "fp8-channel", "int8-channel", "nf4-b64")
@@ -62,3 +68,12 @@ def test_no_rows_and_no_scheme_are_left_alone() -> None:
     x = torch.randn(3, 64)
     assert quantize_rows(x, None) is x
     assert quantize_rows(x[:0], get_scheme("nvfp4")).shape == (0, 64)
+
+
+def test_an_audit_twice_as_large_as_the_default_never_waits_for_a_compiler() -> None:
+    config = read_config(embedded_model_folder()).model
+    batches = plan_batches(default_probes(Split.AUDIT), 96)
+    num_tokens = sum(len(sequence.tokens) for batch in batches for sequence in batch.sequences)
+    widths = 2 * config.routed_expert_hidden_size + config.moe_intermediate_size  # the inputs of w1, w3 and w2
+    num_values = num_tokens * config.num_experts_per_token * len(config.moe_layers()) * widths
+    assert 0 < 2 * num_values < COMPILE_AFTER

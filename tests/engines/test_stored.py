@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from quantaudit.core.scheme import Layout
+from quantaudit.engines import stored as stored_module
 from quantaudit.engines.stored import quantize_stack, restore, store
 from quantaudit.numerics import dequantize, get_scheme, quantize, scheme_names
 
@@ -84,11 +85,23 @@ def test_moving_keeps_every_part() -> None:
 
 
 @pytest.mark.parametrize("name", scheme_names())
-def test_a_stack_quantized_in_pieces_is_the_stack_quantized_at_once(name: str) -> None:
-    weight = torch.randn(19, 8, 256)  # more than two pieces, the last one partial
-    piecewise, whole = restore(quantize_stack(weight, get_scheme(name))), quantize(weight, get_scheme(name))
-    assert torch.equal(piecewise.codes, whole.codes) and torch.equal(piecewise.scales, whole.scales)
-    for mine, theirs in ((piecewise.second_scales, whole.second_scales), (piecewise.offset, whole.offset)):
+def test_a_stack_worked_through_in_pieces_is_the_stack_worked_through_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.randn(7, 8, 256)
+    whole = quantize(weight, get_scheme(name))
+    monkeypatch.setattr(stored_module, "_VALUES_AT_ONCE", 3 * 8 * 256)  # pieces of 3, 3 and 1
+    piecewise = quantize_stack(weight, get_scheme(name))
+    codes = restore(piecewise)
+    assert torch.equal(codes.codes, whole.codes) and torch.equal(codes.scales, whole.scales)
+    for mine, theirs in ((codes.second_scales, whole.second_scales), (codes.offset, whole.offset)):
         assert (mine is None) == (theirs is None)
         assert mine is None or theirs is None or torch.equal(mine, theirs)
-    assert torch.equal(dequantize(piecewise), dequantize(whole))
+    for dtype in (torch.float32, torch.bfloat16):
+        assert torch.equal(piecewise.decode(dtype), dequantize(whole, dtype))
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 64), (4, 0, 64), (2, 64)])
+def test_empty_stacks_and_single_matrices_are_stored_too(shape: tuple[int, ...]) -> None:
+    stored = quantize_stack(torch.zeros(shape), get_scheme("mxfp4-even"))
+    assert stored.shape == shape and stored.decode(torch.float32).shape == shape

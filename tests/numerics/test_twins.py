@@ -28,20 +28,16 @@ from quantaudit.numerics.twins import Twin, has_twin, make_twin
 from tests.numerics.bits import all_bf16, assert_same_bits
 from tests.numerics.structured import MATRICES
 
-HOT = [
-    "mxfp4-even",
-    "mxfp4-floor",
-    "mxfp4-rceil",
-    "mxfp8-e4m3-floor",
-    "mxfp8-e4m3-rceil",
-    "int4-g32-div7",
-    "int4-g128-div7.5",
-    "fp8-block128",
-    "fp8-channel",
-    "int8-channel",
-]
-IN_BF16 = {"mxfp4-even", "int4-g32-div7", "fp8-block128"}  # a compilation takes seconds: one of each form
 COVERED = [name for name in scheme_names() if has_twin(get_scheme(name))]
+
+
+def form_of(name: str) -> tuple[type, type, type]:
+    """Returns what decides the code of a twin, but for its constants."""
+    scheme = get_scheme(name)
+    return type(scheme.element), type(scheme.granularity), type(scheme.scale)
+
+
+FORMS = list({form_of(name): name for name in reversed(COVERED)}.values())[::-1]
 # torch's compiler, while it is imported, uses a function that torch deprecates.
 SILENT = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 NEEDS_COMPILER = pytest.mark.skipif(compiler.why_eager("cpu") is not None, reason="no C++ compiler")
@@ -64,8 +60,9 @@ def fitting(x: Tensor, scheme: Scheme) -> Tensor:
     return x[: len(x) // 128 * 128] if isinstance(scheme.granularity, PerBlock) else x
 
 
-def test_the_hot_schemes_are_covered() -> None:
-    assert set(HOT) <= set(COVERED)
+def test_every_scheme_without_a_twin_has_a_reason() -> None:
+    assert {"mxfp4-even", "mxfp8-e4m3-even", "int4-g32-div7.5", "fp8-block128", "int8-channel"} <= set(COVERED)
+    assert len(FORMS) == len({form_of(name) for name in COVERED}) >= 6
     others = set(scheme_names()) - set(COVERED)
     assert all("-away" in n or "-zero" in n or "b64" in n for n in others - {"nvfp4", "gguf-q4_0", *_per_tensor()})
 
@@ -124,10 +121,10 @@ def test_compiled_code_gives_the_bits_of_the_reference(name: str, monkeypatch: p
 @NEEDS_COMPILER
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [(name, torch.float32) for name in HOT[1:]] + [(name, torch.bfloat16) for name in HOT if name in IN_BF16],
+    [(name, torch.float32) for name in COVERED] + [(name, torch.bfloat16) for name in FORMS],
     ids=str,
 )
-def test_every_hot_scheme_compiles_to_the_bits_of_the_reference(
+def test_every_twin_compiles_to_the_bits_of_the_reference(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused, "COMPILED_PIECE", 1 << 16)
@@ -171,6 +168,15 @@ def test_the_compiler_is_called_when_enough_values_have_been_quantized(monkeypat
     for expected_calls in (0, 0, 1, 2):
         fused_fake_quantize(torch.randn(4, 64), get_scheme("mxfp4-even"), compile_after=512)
         assert len(calls) == expected_calls
+
+
+def test_every_scheme_dtype_and_device_is_counted_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "_num_eager", Counter())
+    monkeypatch.setattr(fused, "_compiled_twin", never)
+    for name in ("mxfp4-even", "mxfp8-e4m3-even", "int8-channel"):
+        for dtype in DTYPES:
+            fused_fake_quantize(torch.randn(4, 64).to(dtype), get_scheme(name), compile_after=512)
+    assert sorted(fused._num_eager.values()) == [256] * 6
 
 
 def test_a_failing_compiler_is_reported_and_eager_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:

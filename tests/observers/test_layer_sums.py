@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from quantaudit.core.engine import Trace
 from quantaudit.core.site import Point, Site
-from quantaudit.observers.sums import LayerSums, hidden_error, load_drift, set_agreement
+from quantaudit.observers.sums import LayerSums, hidden_error, load_drift, load_variation, set_agreement, slope
 
 EXPERTS, TOKENS, K, WIDTH = 7, 60, 3, 5
 CUTS = [(TOKENS,), (1, 20, 39), (30, 30)]
@@ -99,3 +100,16 @@ def test_loads_can_agree_where_no_token_does() -> None:
         sums.add(a, b)
     assert (set_agreement(sums.routing), load_drift(sums.routing)) == ({1: 0.0}, {1: 0.0})
     assert sums.routing[1].same_set == 0
+
+
+def test_load_varies_by_its_standard_deviation_over_its_mean() -> None:
+    assert load_variation(np.array([3, 3, 3, 3])) == 0.0
+    assert load_variation(np.array([0, 0, 0, 8])) == pytest.approx(math.sqrt(3), rel=2.0**-50)
+    assert load_variation(np.array([0, 0])) == 0.0
+
+
+def test_the_slope_is_that_of_a_line_and_needs_two_finite_points() -> None:
+    assert slope([1, 2, 5], [10.0, 8.0, 2.0]) == -2.0
+    assert slope([1, 2, 5, 7], [10.0, 8.0, 2.0, math.inf]) == -2.0
+    assert slope([0, 1, 2], [0.0, 1.0, 0.0]) == 0.0
+    assert slope([1], [3.0]) is None and slope([1, 2], [3.0, math.nan]) is None
