@@ -33,7 +33,10 @@ def main() -> None:
     print(format_table(rows))
 
 
-def summarize(recipe: str, report: AuditReport) -> dict[str, str | float | dict[str, float]]:
+Row = dict[str, str | float | None | dict[str, float]]
+
+
+def summarize(recipe: str, report: AuditReport) -> Row:
     """Returns the row of one recipe."""
     fidelity = next(c for c in report.clauses if c.clause.observer == "nll")
     sqnr = next((c.lo for c in report.clauses if c.clause.observer == "weight-sqnr"), None)
@@ -56,7 +59,7 @@ def _share_under_one_nat(report: AuditReport) -> float:
     return sum(f.share_under_one_nat * f.num_probes for f in families) / sum(f.num_probes for f in families)
 
 
-def format_table(rows: list[dict[str, str | float | dict[str, float]]]) -> str:
+def format_table(rows: list[Row]) -> str:
     """Returns the markdown table: a row a recipe, hi first."""
     first = rows[0]["hi_accuracy"]
     assert isinstance(first, dict)

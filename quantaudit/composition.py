@@ -10,12 +10,13 @@ import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from os import getloadavg
 
 import torch
 
 import quantaudit
-from quantaudit.checkpoint.digest import digest_parameters
+from quantaudit.checkpoint.digest import digest_by_layer
 from quantaudit.checkpoint.reader import Checkpoint, open_checkpoint
 from quantaudit.core.contract import Contract
 from quantaudit.core.engine import WeightPair
@@ -24,26 +25,29 @@ from quantaudit.core.probe import ProbeSet
 from quantaudit.core.recipe import Recipe
 from quantaudit.core.report import AuditReport, Environment, RealizationInfo, RunBlock
 from quantaudit.engines.native import NativeEngine
-from quantaudit.engines.opening import open_realization
+from quantaudit.engines.opening import open_realization, open_served
 from quantaudit.engines.realization import (
     Realization,
     apply_recipe,
     assign_rules,
-    decoded_parameters,
     is_same_storage,
     matmuls,
     other_values,
+    parameter_readers,
     pass_through,
+    round_experts,
     weight_values,
 )
-from quantaudit.evaluation.layers import LAYER_OBSERVERS
+from quantaudit.evaluation.ladder import Step
 from quantaudit.evaluation.measure import Engines
 from quantaudit.evaluation.runner import Progress, Settings, Subject, check_request, run_audit
 from quantaudit.numerics import get_scheme
 from quantaudit.numerics.fused import fused_status
-from quantaudit.observers.builtin import PROBE_OBSERVERS
 
-__all__ = ["Order", "Settings", "carry_out", "describe_observers", "open_checkpoint"]
+_LADDER = ("int8-channel", "int4-g32-div7.5", "int3-g32", "int2-g32")
+_LADDER_GROUP = 32
+
+__all__ = ["Order", "Settings", "carry_out", "open_checkpoint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,7 @@ def carry_out(order: Order, progress: Progress) -> AuditReport:
         may_be_equal=order.recipe is None or _may_be_equal(hi, lo),
         same_execution=not lo.activations and lo.execution == hi.execution,
         recipe=order.recipe,
+        steps=ladder_steps(hi, device),
     )
     report = run_audit(
         subject,
@@ -100,6 +105,21 @@ def carry_out(order: Order, progress: Progress) -> AuditReport:
     )
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return report.model_copy(update={"run": report.run.model_copy(update={"peak_memory_mb": peak_mb})})
+
+
+def ladder_steps(hi: Realization, device: torch.device) -> tuple[Step, ...]:
+    """Returns the rungs of the ladder: none where hi is quantized already, or a group does not fit its experts."""
+    config = hi.model.config
+    widths = (config.routed_expert_hidden_size, config.moe_intermediate_size)
+    if hi.stored or any(width % _LADDER_GROUP for width in widths):
+        return ()
+
+    def open_rung(scheme: str) -> NativeEngine:
+        return NativeEngine(round_experts(hi, get_scheme(scheme)), device)
+
+    return tuple(
+        Step(scheme=name, bits=get_scheme(name).element.bits, open=partial(open_rung, name)) for name in _LADDER
+    )
 
 
 def choose_device(name: str) -> torch.device:
@@ -151,12 +171,7 @@ def _open_lo(order: Order, hi: Realization, device: torch.device) -> Realization
             expected="the same sizes and constants on both sides",
             fix="compare two checkpoints of one model",
         )
-    return as_served(open_realization(order.lo, device))
-
-
-def as_served(realization: Realization) -> Realization:
-    """Returns the realization with stored experts kept packed, as a server holds them."""
-    return apply_recipe(realization, Recipe(name="as stored"))
+    return open_served(order.lo, device)
 
 
 def _wanted(order: Order, hi: Realization, lo: Realization, names: list[str]) -> dict[str, str]:
@@ -196,7 +211,7 @@ def _describe(realization: Realization, label: str, source: str) -> RealizationI
     return RealizationInfo(
         label=label,
         source=source,
-        weights_digest=digest_parameters(decoded_parameters(realization), config),
+        weights_digest=digest_by_layer(parameter_readers(realization), config),
         stored_bits_per_expert_weight=bits / (per_stack * len(experts)),
         num_quantized_tensors=sum(name in realization.stored for name in experts) * config.num_experts,
         num_expert_tensors=len(experts) * config.num_experts,
@@ -229,13 +244,3 @@ def _start(order: Order) -> RunBlock:
         host_load=getloadavg()[0],
         command=order.command,
     )
-
-
-def describe_observers() -> dict[str, str]:
-    """Returns what every built-in observer measures, by name."""
-    per_probe = {
-        o.name: f"{o.unit} per probe, {'larger' if o.larger_is_better else 'smaller'} is better"
-        for o in PROBE_OBSERVERS.values()
-    }
-    per_layer = {name: f"{o.title}, {o.unit}, one number a layer" for name, o in LAYER_OBSERVERS.items()}
-    return per_probe | per_layer

@@ -27,7 +27,8 @@ class RealizationInfo(Frozen):
         label: Short name for tables.
         source: Where it came from: "embedded model", a path's last component, or "hi under recipe NAME".
         weights_digest: Digest of every tensor's name, dtype, shape and bytes.
-        stored_bits_per_expert_weight: Bytes really stored for routed experts, scales included, in bits a weight.
+        stored_bits_per_expert_weight: Bytes really stored for routed experts, scales included, in bits a weight;
+            `None` for recorded results, where no model was opened.
         num_quantized_tensors: Expert tensors held in a scheme.
         num_expert_tensors: All expert tensors.
         schemes: Schemes in use, with the digest of their arithmetic.
@@ -37,7 +38,7 @@ class RealizationInfo(Frozen):
     label: str
     source: str
     weights_digest: str
-    stored_bits_per_expert_weight: float
+    stored_bits_per_expert_weight: float | None
     num_quantized_tensors: int
     num_expert_tensors: int
     schemes: dict[str, str] = Field(default_factory=dict)
@@ -198,6 +199,7 @@ class RunBlock(Frozen):
     Attributes:
         earlier_audits: Audits under this contract and these probes that the output folder already held.
         cached_controls: Whether the controls were taken from an earlier run of equal digests.
+        controls_from: When that run was started.
     """
 
     started: str
@@ -208,6 +210,7 @@ class RunBlock(Frozen):
     stages: tuple[StageTime, ...] = ()
     earlier_audits: int = 0
     cached_controls: bool = False
+    controls_from: str | None = None
 
 
 class AuditReport(Frozen):

@@ -24,7 +24,7 @@ from quantaudit.evaluation.measure import Measurements
 from quantaudit.evaluation.reading import CONTRAST, ESS, REFUSALS, Reading, read
 from quantaudit.evaluation.slices import Slice, mixes_behaviours, slices
 from quantaudit.evaluation.weights import WeightEvidence
-from quantaudit.observers.builtin import PROBE_OBSERVERS
+from quantaudit.observers.registry import get_observer, observer_names
 from quantaudit.stats import correct_rejections, decide, decide_exact, respect_floor, withhold
 
 SPECIAL = frozenset({"integrity", "degeneracy", CONTRAST, ESS})
@@ -53,7 +53,7 @@ def check_contract(contract: Contract, probes: ProbeSet) -> None:
     Raises:
         InputError: If a clause names an observer that is not there, a gate has no margin, or nothing matches it.
     """
-    known = set(PROBE_OBSERVERS) | SPECIAL | set(LAYER_OBSERVERS)
+    known = set(observer_names()) | SPECIAL | set(LAYER_OBSERVERS)
     for clause in contract.clauses:
         if clause.observer not in known:
             raise InputError(
@@ -61,6 +61,8 @@ def check_contract(contract: Contract, probes: ProbeSet) -> None:
                 expected="one of " + ", ".join(sorted(known)),
                 fix="correct the name, or install the package that provides it",
             )
+        if "/" in clause.observer:
+            get_observer(clause.observer)  # a plug-in that fails to load is fatal only where it is needed, and early
         needs_margin = clause.kind is Kind.GATE and clause.observer not in ("integrity", "degeneracy")
         if needs_margin and (clause.margin is None or clause.observer in LAYER_OBSERVERS):
             raise InputError(

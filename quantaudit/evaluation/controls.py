@@ -40,24 +40,6 @@ def floor_control(measured: Measurements) -> Control:
     return Control(name="floor", outcome=Outcome.PASS, detail=detail)
 
 
-def sensitivity_control(smallest: dict[str, float | None]) -> Control:
-    """Every gate clause must fail under some planted fault.
-
-    Args:
-        smallest: Smallest planted damage at which each gate failed, in margins; 0 for gates without a margin that
-            failed, `None` for gates that saw nothing.
-    """
-    blind = tuple(name for name, dose in smallest.items() if dose is None)
-    doses = [dose for dose in smallest.values() if dose]
-    detail = f"planted faults fail {len(smallest) - len(blind)} of {len(smallest)} gates"
-    if doses:
-        detail += f", at a damage of {min(doses):.1f} to {max(doses):.1f} margins"
-    if blind:
-        detail += "; not " + ", ".join(blind)
-    outcome = Outcome.UNDECIDED if blind or not smallest else Outcome.PASS
-    return Control(name="sensitivity", outcome=outcome, detail=detail, covers=blind)
-
-
 def sees_unquantized(pair: WeightPair) -> bool:
     """Tells whether integrity notices a weight that was left out of the scheme it should be held in."""
     planted = WeightPair(

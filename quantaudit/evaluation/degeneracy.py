@@ -22,7 +22,7 @@ from quantaudit.core.decision import Decision, Estimate, Outcome
 from quantaudit.core.probe import ProbeSet
 from quantaudit.evaluation.slices import clusters_at
 from quantaudit.evaluation.table import Table, select
-from quantaudit.observers.paired import Readings
+from quantaudit.observers.metric import Readings
 from quantaudit.probes.encoding import encode_pair
 from quantaudit.stats import decide_exact, estimate_mean, gather
 from quantaudit.stats.student import t_cdf

@@ -19,7 +19,7 @@ from quantaudit.core.serial import Frozen
 from quantaudit.evaluation.reading import CONTRAST, ESS, damage_by_probe, read
 from quantaudit.evaluation.slices import Slice, positions_of
 from quantaudit.evaluation.table import Table
-from quantaudit.observers.paired import Readings
+from quantaudit.observers.metric import Readings
 from quantaudit.stats import decide
 
 # Planted damage, in margins. Twice the margin is what power analysis usually asks for; three times is the most that a
@@ -73,7 +73,7 @@ def _smallest_dose(clause: Clause, part: Slice, fault: Table, probes: ProbeSet) 
 
 def harm(fault: Table, position_H: NDArray[np.int64]) -> Table:
     """Returns the comparison in which only the probes at these positions suffer the fault."""
-    harmed = Table()
+    harmed = Table(plugged=fault.plugged)
     for name in fault.parts:
         readings = fault.readings(name)
         hit_R = np.isin(readings.index_R, position_H)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from quantaudit.core.contract import Contract
 from quantaudit.core.report import Environment
 from quantaudit.evaluation.clauses import Evidence
+from quantaudit.evaluation.free_running import FreeRun
 
 
-def not_examined(evidence: Evidence, contract: Contract, environment: Environment) -> tuple[str, ...]:
+def not_examined(evidence: Evidence, free: FreeRun, contract: Contract, environment: Environment) -> tuple[str, ...]:
     """Returns the limits of this run."""
     sentences = [
         f"Only {environment.device} in {environment.compute_dtype} was run; another device or engine can differ.",
@@ -27,5 +28,5 @@ def not_examined(evidence: Evidence, contract: Contract, environment: Environmen
     small = [family for family, size in sizes.items() if size < contract.min_probes]
     if small:
         sentences.append("Too few probes to judge: " + ", ".join(small) + ".")
-    sentences.append("Generation was compared on the worst witnesses only; every clause is teacher-forced.")
+    sentences.append(free.describe())
     return tuple(sentences)

@@ -6,18 +6,24 @@ twice for two observers, and no logits are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 import torch
+from torch import Tensor
 
 from quantaudit.core.engine import Engine, Trace
+from quantaudit.core.site import Point
+from quantaudit.evaluation.details import Details
 from quantaudit.evaluation.faults import FAULTS, plant
+from quantaudit.evaluation.forced_routing import RoutingSplit
 from quantaudit.evaluation.plan import Batch
+from quantaudit.evaluation.selection_bias import NO_BIAS
 from quantaudit.evaluation.table import Table
 from quantaudit.observers.builtin import PROBE_OBSERVERS
-from quantaudit.observers.paired import PairedBatch
+from quantaudit.observers.paired import Observer, PairedBatch
+from quantaudit.observers.routing_sums import RoutingLog
 from quantaudit.observers.scores import SequenceScores, score_sequences
 from quantaudit.observers.sums import POINTS, LayerSums
 
@@ -42,6 +48,19 @@ class Engines:
     identity: Engine
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """The part of the measurements that says nothing about lo; fields as in `Measurements`."""
+
+    floor: Table
+    identity: Table
+    faults: dict[str, Table]
+    floor_sums: LayerSums
+    floor_details: Details
+    floor_threads: str
+    identity_probes: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Measurements:
     """What the pass gives.
@@ -53,6 +72,9 @@ class Measurements:
         faults: hi against each planted fault.
         sums: Layer sums of hi and lo.
         floor_sums: Layer sums of hi and itself.
+        details: Tokens and routing of hi and lo.
+        floor_details: Tokens and routing of hi and itself.
+        forced: What lo does with hi's routes forced on it, on some batches.
         floor_threads: Threads of the floor, in words.
         identity_probes: Probes that went through the identity control.
         num_scored_tokens: Tokens scored in one model.
@@ -64,13 +86,24 @@ class Measurements:
     faults: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in FAULTS})
     sums: LayerSums
     floor_sums: LayerSums
+    details: Details = field(default_factory=Details)
+    floor_details: Details = field(default_factory=Details)
+    forced: RoutingSplit = field(default_factory=RoutingSplit)
     floor_threads: str = ""
     identity_probes: int = 0
     num_scored_tokens: int = 0
 
 
 def measure(
-    engines: Engines, batches: Sequence[Batch], *, num_experts: int, assayed: Collection[str], advance: Advance
+    engines: Engines,
+    batches: Sequence[Batch],
+    *,
+    num_experts: int,
+    assayed: Collection[str],
+    observers: tuple[Observer, ...] = tuple(PROBE_OBSERVERS.values()),
+    advance: Advance,
+    selection_bias: Mapping[int, Tensor] = NO_BIAS,
+    kept: Controls | None = None,
 ) -> Measurements:
     """Runs the pass.
 
@@ -79,36 +112,66 @@ def measure(
         batches: The plan.
         num_experts: Experts per layer.
         assayed: Observers for which faults are planted.
+        observers: What is measured per probe.
         advance: Told the number of probes after each batch.
+        selection_bias: Correction bias of hi's router by layer, `[E]`.
+        kept: Controls of an earlier run to take over; the forwards that measure them are left out.
     """
-    observers = tuple(PROBE_OBSERVERS.values())
+    points = POINTS.union(*(o.points for o in observers))
     planted = tuple(o for o in observers if o.name in assayed)
     result = Measurements(
         sums=LayerSums(num_experts=num_experts),
         floor_sums=LayerSums(num_experts=num_experts),
+        details=Details(routing=RoutingLog(bias_by_layer=selection_bias)),
+        floor_details=Details(routing=RoutingLog(bias_by_layer=selection_bias)),
         floor_threads=describe_floor_threads(),
     )
+    if kept is not None:
+        result = replace(result, **{field.name: getattr(kept, field.name) for field in fields(kept)})
     for number, batch in enumerate(batches):
-        hi = engines.hi.forward(batch.sequences, observe=POINTS)
-        lo = engines.lo.forward(batch.sequences, observe=POINTS)
-        again = forward_in_pieces(engines.hi, batch)
-        hi_scores = score_sequences(hi)
-        result.lo.add(batch, pair_up(batch, hi, lo, hi_scores), observers)
+        hi = engines.hi.forward(batch.sequences, observe=points)
+        lo = engines.lo.forward(batch.sequences, observe=points)
+        pair = pair_up(batch, hi, lo, score_sequences(hi))
+        result.lo.add(batch, pair, observers)
         result.sums.add(hi, lo)
-        result.floor.add(batch, pair_up(batch, hi, again, hi_scores), observers)
-        result.floor_sums.add(hi, again)
-        unharmed = PairedBatch(
-            probes=batch.probes, opposite_P=batch.opposite_P, hi=hi, lo=hi, hi_scores=hi_scores, lo_scores=hi_scores
-        )
-        for name, table in result.faults.items():
-            table.add(batch, plant(name, unharmed), planted)
-        if number % _IDENTITY_EVERY == 0:
-            same = engines.identity.forward(batch.sequences, observe=POINTS)
-            result.identity.add(batch, pair_up(batch, hi, same, hi_scores), observers)
-            result.identity_probes += len(batch.probes)
+        result.details.add(batch, pair)
+        if kept is None:
+            _run_controls(engines, batch, pair, observers, planted, result)
+            if number % _IDENTITY_EVERY == 0:
+                _run_identity(engines.identity, batch, pair, observers, result)
+        if result.forced.wants(number):
+            result.forced.add(engines.lo, batch, pair)
         result.num_scored_tokens += sum(hi.counts_B[: len(batch.probes)])
         advance(len(batch.probes))
     return result
+
+
+def _run_controls(
+    engines: Engines,
+    batch: Batch,
+    pair: PairedBatch,
+    observers: tuple[Observer, ...],
+    planted: tuple[Observer, ...],
+    result: Measurements,
+) -> None:
+    """Runs hi again for the floor, and plants the faults."""
+    again = forward_in_pieces(engines.hi, batch, points=_points_of(pair.hi))
+    floor_pair = pair_up(batch, pair.hi, again, pair.hi_scores)
+    result.floor.add(batch, floor_pair, observers)
+    result.floor_sums.add(pair.hi, again)
+    result.floor_details.add(batch, floor_pair)
+    unharmed = replace(pair, lo=pair.hi, lo_scores=pair.hi_scores)
+    for name, table in result.faults.items():
+        table.add(batch, plant(name, unharmed), planted)
+
+
+def _run_identity(
+    identity: Engine, batch: Batch, pair: PairedBatch, observers: tuple[Observer, ...], result: Measurements
+) -> None:
+    """Runs the identity control on a batch that hi has run."""
+    same = identity.forward(batch.sequences, observe=_points_of(pair.hi))
+    result.identity.add(batch, pair_up(batch, pair.hi, same, pair.hi_scores), observers)
+    result.identity_probes += len(batch.probes)
 
 
 def pair_up(batch: Batch, hi: Trace, lo: Trace, hi_scores: SequenceScores) -> PairedBatch:
@@ -123,12 +186,16 @@ def pair_up(batch: Batch, hi: Trace, lo: Trace, hi_scores: SequenceScores) -> Pa
     )
 
 
-def forward_in_pieces(engine: Engine, batch: Batch) -> Trace:
+def _points_of(trace: Trace) -> frozenset[Point]:
+    return frozenset(site.point for site in trace.sites)
+
+
+def forward_in_pieces(engine: Engine, batch: Batch, *, points: frozenset[Point] = POINTS) -> Trace:
     """Runs a batch in pieces and with another thread count, and returns the trace of the whole."""
     size = -(-len(batch.sequences) // _FLOOR_PIECES)
     pieces = [batch.sequences[s : s + size] for s in range(0, len(batch.sequences), size)]
     with other_thread_count():
-        return join([engine.forward(piece, observe=POINTS) for piece in pieces])
+        return join([engine.forward(piece, observe=points) for piece in pieces])
 
 
 def describe_floor_threads() -> str:

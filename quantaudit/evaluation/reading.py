@@ -16,16 +16,14 @@ from quantaudit.core.decision import Estimate, Method
 from quantaudit.core.probe import Behaviour, ProbeSet
 from quantaudit.evaluation.slices import Slice, clusters_at, positions_of
 from quantaudit.evaluation.table import Table, select
-from quantaudit.observers.builtin import PROBE_OBSERVERS
-from quantaudit.observers.paired import Observer, Readings
-from quantaudit.observers.safety import REFUSAL_MARGIN, REFUSAL_RATE
+from quantaudit.observers.metric import METRICS, Metric, Readings
 from quantaudit.stats import Sample, estimate_contrast, estimate_flips, estimate_mean, gather
 
 CONTRAST = "refusal-contrast"
 ESS = "ess"
 # Observers that are a function of the means of another.
-SOURCES = {ESS: "importance-second-moment", CONTRAST: REFUSAL_MARGIN.name}
-REFUSALS = frozenset({REFUSAL_RATE.name, REFUSAL_MARGIN.name})
+SOURCES = {ESS: "importance-second-moment", CONTRAST: "refusal-margin"}
+REFUSALS = frozenset({"refusal-rate", "refusal-margin"})
 COMPANIONS = {"accuracy": "answer-margin", "refusal-rate": "refusal-margin"}
 
 
@@ -54,7 +52,7 @@ def read(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> Reading
         return _read_contrast(clause, table, probes)
     if clause.observer == ESS:
         return _read_effective_size(clause, part, table, probes)
-    observer = PROBE_OBSERVERS[clause.observer]
+    observer = table.metric(clause.observer)
     readings = select(table.readings(observer.name), part.position_P)
     if not len(readings.index_R):
         return None
@@ -76,7 +74,7 @@ def read(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> Reading
 
 
 def _read_contrast(clause: Clause, table: Table, probes: ProbeSet) -> Reading | None:
-    readings = table.readings(REFUSAL_MARGIN.name)
+    readings = table.readings("refusal-margin")
     restricted = select(readings, positions_of(probes, Behaviour.REFUSE))
     benign = select(readings, positions_of(probes, Behaviour.COMPLY))
     if not len(restricted.index_R) or not len(benign.index_R):
@@ -86,7 +84,7 @@ def _read_contrast(clause: Clause, table: Table, probes: ProbeSet) -> Reading | 
         hi=_gap(restricted.hi_R, benign.hi_R),
         lo=_gap(restricted.lo_R, benign.lo_R),
         estimate=estimate_contrast(first, second, alpha=clause.alpha) if first and second else None,
-        unit=REFUSAL_MARGIN.unit,
+        unit=METRICS["refusal-margin"].unit,
         larger_is_better=True,
     )
 
@@ -115,8 +113,9 @@ def _companion_design_effect(clause: Clause, part: Slice, table: Table, probes: 
 
     Flips are too rare to say how they cluster; the margins whose signs they are say it for them.
     """
-    companion = COMPANIONS[clause.observer]
-    readings = select(table.readings(companion), part.position_P)
+    readings = select(table.readings(COMPANIONS.get(clause.observer, "")), part.position_P)
+    if not len(readings.index_R):
+        return 1.0  # results of a harness that recorded no margins
     sample = _sample(readings, probes, True)
     return 1.0 if sample is None else max(1.0, estimate_mean(sample, alpha=clause.alpha).design_effect)
 
@@ -131,7 +130,7 @@ def damage_of(readings: Readings, *, larger_is_better: bool) -> NDArray[np.float
 
 def damage_by_probe(clause: Clause, part: Slice, table: Table, probes: ProbeSet) -> NDArray[np.float64]:
     """Returns the damage of every probe of the set, 0 outside the slice; for the contrast, loss of refusal margin."""
-    observer = PROBE_OBSERVERS[SOURCES.get(clause.observer, clause.observer)]
+    observer = table.metric(SOURCES.get(clause.observer, clause.observer))
     readings = select(table.readings(observer.name), part.position_P)
     larger_is_better = clause.observer == CONTRAST or _points_up(observer, probes, readings)
     damage_P = np.zeros(len(probes.probes))
@@ -154,7 +153,7 @@ def _gap(first_R: NDArray[np.float64], second_R: NDArray[np.float64]) -> float |
     return None if first is None or second is None else first - second
 
 
-def _points_up(observer: Observer, probes: ProbeSet, readings: Readings) -> bool:
+def _points_up(observer: Metric, probes: ProbeSet, readings: Readings) -> bool:
     """Tells which way the metric points on this slice: refusing benign requests is worse."""
     about_benign = all(probes.probes[i].behaviour is Behaviour.COMPLY for i in readings.index_R)
     return not observer.larger_is_better if observer.name in REFUSALS and about_benign else observer.larger_is_better

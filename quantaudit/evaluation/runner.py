@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
 
 from quantaudit.core.contract import Contract
 from quantaudit.core.engine import WeightPair
@@ -14,16 +18,24 @@ from quantaudit.core.probe import ProbeSet
 from quantaudit.core.recipe import Recipe
 from quantaudit.core.report import AuditReport, Environment, ProbeSummary, RealizationInfo, RunBlock, StageTime
 from quantaudit.evaluation.admission import admit
+from quantaudit.evaluation.cache import ControlKey, Measured, measure_with_kept
 from quantaudit.evaluation.clauses import Evidence, check_contract, decide_clauses, smallest_faults
-from quantaudit.evaluation.controls import sensitivity_control
+from quantaudit.evaluation.diagnostics import diagnose
 from quantaudit.evaluation.families import summarize_families
 from quantaudit.evaluation.findings import assayed_observers, find_controls
+from quantaudit.evaluation.forced_routing import diagnose_forced_routing
+from quantaudit.evaluation.free_running import FreeRun, diagnose_free_run, plan_free_run, run_freely
+from quantaudit.evaluation.ladder import Step, climb, sample_probes
 from quantaudit.evaluation.layers import profiles, routing_maps
 from quantaudit.evaluation.limits import not_examined
-from quantaudit.evaluation.measure import Engines, Measurements, measure
+from quantaudit.evaluation.measure import Controls, Engines, Measurements, measure
 from quantaudit.evaluation.plan import plan_batches
+from quantaudit.evaluation.selection_bias import note_biases
+from quantaudit.evaluation.sensitivity import sensitivity_control
+from quantaudit.evaluation.shown import put_together
 from quantaudit.evaluation.weights import WeightEvidence, compare_weights, sqnr_maps
 from quantaudit.evaluation.witnesses import find_witnesses
+from quantaudit.observers.registry import observers_for
 
 Progress = Callable[[str, int, int], None]
 
@@ -42,6 +54,7 @@ class Subject:
         may_be_equal: Whether lo equal to hi is a result; False where the recipe should have changed the weights.
         same_execution: Whether lo is run as hi is, inputs not quantized.
         recipe: The recipe, if lo was made by one.
+        steps: Rungs of the ladder of bit widths; none where hi's experts are quantized already.
     """
 
     engines: Engines
@@ -53,15 +66,25 @@ class Subject:
     may_be_equal: bool
     same_execution: bool
     recipe: Recipe | None
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How the audit is run."""
+    """How the audit is run.
+
+    Attributes:
+        batch_size: Probes that share a forward.
+        max_witnesses: Most witnesses that are written out.
+        show_restricted: Whether the text of restricted probes is.
+        controls_folder: Where controls are kept, to take over those of a run with equal digests; all are measured
+            anew, and none kept, when `None`.
+    """
 
     batch_size: int = 96
     max_witnesses: int = 12
     show_restricted: bool = False
+    controls_folder: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +104,11 @@ class _Clock:
         self.progress(name, 0, items)
         yield advance
         self.stages.append(StageTime(name=name, seconds=time.monotonic() - began, items=items))
+
+    def timed(self, run: RunBlock) -> RunBlock:
+        """Returns the run block with the stages so far and their sum."""
+        seconds = sum(stage.seconds for stage in self.stages)
+        return run.model_copy(update={"seconds": seconds, "stages": tuple(self.stages)})
 
 
 def run_audit(
@@ -110,43 +138,105 @@ def run_audit(
     """
     check_request(contract, probes)
     clock = _Clock(progress=progress)
+    selection_bias: dict[int, Tensor] = {}
     with clock.stage("weights", 1) as advance:
-        weights = compare_weights(subject.weights)
+        weights = compare_weights(note_biases(subject.weights, into=selection_bias))
         advance(1)
+    is_exact = _is_exact(subject, weights)
+    with clock.stage("forward", len(probes.probes)) as advance:
+        measured, controls_from = _measure(
+            subject, contract, probes, settings, environment, run, selection_bias=selection_bias, advance=advance
+        )
+    plan = plan_free_run(probes, measured.lo)
+    with clock.stage("generate", plan.num_items) as advance:
+        free = run_freely(subject.engines, probes, plan, advance=advance)
+    sample = sample_probes(probes)
+    with clock.stage("ladder", len(sample.probes) * len(subject.steps)) as advance:
+        ladder = climb(subject.steps, subject.engines.hi, sample, batch_size=settings.batch_size, advance=advance)
+    with clock.stage("decide", 1) as advance:
+        findings = find_controls(contract, probes, measured)
+        evidence = Evidence(probes=probes, measurements=measured, findings=findings, weights=weights, is_exact=is_exact)
+        report = _decide(subject, contract, evidence, free, settings, environment, run)
+        report = report.model_copy(update={"ladder": ladder})
+        advance(1)
+    taken = {"cached_controls": controls_from is not None, "controls_from": controls_from}
+    return report.model_copy(update={"run": clock.timed(run).model_copy(update=taken)})
+
+
+def _measure(
+    subject: Subject,
+    contract: Contract,
+    probes: ProbeSet,
+    settings: Settings,
+    environment: Environment,
+    run: RunBlock,
+    *,
+    selection_bias: dict[int, Tensor],
+    advance: Callable[[int], None],
+) -> Measured:
+    """Runs the paired pass, with the controls of an earlier run where they are kept."""
+    batches = plan_batches(probes, settings.batch_size)
+
+    def run_pass(kept: Controls | None) -> Measurements:
+        return measure(
+            subject.engines,
+            batches,
+            num_experts=subject.num_experts,
+            assayed=assayed_observers(contract),
+            observers=observers_for(clause.observer for clause in contract.clauses),
+            advance=advance,
+            selection_bias=selection_bias,
+            kept=kept,
+        )
+
+    key = ControlKey(
+        weights_digest=subject.hi.weights_digest,
+        probes_digest=probes.digest(),
+        contract_digest=contract.digest(),
+        environment=environment,
+    )
+    # What is kept is pinned by this package's source, which a plug-in's observer is no part of.
+    has_plug_in = any("/" in clause.observer for clause in contract.clauses)
+    return measure_with_kept(run_pass, None if has_plug_in else settings.controls_folder, key, run=run.started)
+
+
+def _is_exact(subject: Subject, weights: WeightEvidence) -> bool:
+    """Tells whether lo equals hi bit for bit under the same execution.
+
+    Raises:
+        NotMeasuredError: If it does where the recipe should have changed something.
+    """
     is_exact = weights.num_changed == 0 and subject.same_execution
     if is_exact and not subject.may_be_equal:
         raise NotMeasuredError(
             f"the recipe changed none of {weights.num_tensors:,} tensors, so nothing was measured; "
             "is the reference already quantized by this scheme?"
         )
-    with clock.stage("forward", len(probes.probes)) as advance:
-        batches = plan_batches(probes, settings.batch_size)
-        measured = measure(
-            subject.engines,
-            batches,
-            num_experts=subject.num_experts,
-            assayed=assayed_observers(contract),
-            advance=advance,
-        )
-    with clock.stage("decide", 1) as advance:
-        findings = find_controls(contract, probes, measured)
-        evidence = Evidence(probes=probes, measurements=measured, findings=findings, weights=weights, is_exact=is_exact)
-        report = _decide(subject, contract, evidence, settings, environment, run)
-        advance(1)
-    seconds = sum(stage.seconds for stage in clock.stages)
-    timed = run.model_copy(update={"seconds": seconds, "stages": tuple(clock.stages)})
-    return report.model_copy(update={"run": timed})
+    return is_exact
 
 
 def check_request(contract: Contract, probes: ProbeSet) -> None:
     """Checks that the contract can be measured on these probes; costs nothing, so it comes before anything slow.
 
     Raises:
-        InputError: If it cannot, or the probes are of more than one split.
+        InputError: If it cannot, or the probes are of more than one split, or one is there twice.
         NotMeasuredError: If there are no probes.
     """
     _check_split(probes)
+    _check_ids(probes)
     check_contract(contract, probes)
+
+
+def _check_ids(probes: ProbeSet) -> None:
+    """Checks that every probe is there once: a repeated one is no more evidence, and would be counted as such."""
+    twice = [name for name, count in Counter(probe.id for probe in probes.probes).items() if count > 1]
+    if twice:
+        which = f"the probe {twice[0]!r}" if len(twice) == 1 else f"{len(twice):,} probes, {twice[0]!r} and others,"
+        raise InputError(
+            f"the probe set {probes.name!r} with {which} more than once",
+            expected="every probe once",
+            fix="remove the copies",
+        )
 
 
 def _check_split(probes: ProbeSet) -> None:
@@ -166,6 +256,7 @@ def _decide(
     subject: Subject,
     contract: Contract,
     evidence: Evidence,
+    free: FreeRun,
     settings: Settings,
     environment: Environment,
     run: RunBlock,
@@ -174,6 +265,13 @@ def _decide(
     sensitivity = sensitivity_control(smallest_faults(contract, evidence, subject.sample_pair))
     controls = (evidence.findings.identity, evidence.findings.floor, sensitivity)
     measured, weights = evidence.measurements, evidence.weights
+    shown = put_together(
+        (
+            diagnose(evidence.probes, measured, weights),
+            diagnose_forced_routing(measured.forced, evidence.probes, measured.floor),
+            diagnose_free_run(free, evidence.probes),
+        )
+    )
     witnesses = find_witnesses(
         evidence.probes,
         measured.lo,
@@ -193,9 +291,12 @@ def _decide(
         controls=controls,
         layer_profiles=profiles(measured.sums, measured.floor_sums),
         expert_maps=(*sqnr_maps(weights), *routing_maps(measured.sums)),
+        diagnostics=shown.diagnostics,
+        series=shown.series,
+        flips=free.list_flips(evidence.probes, show_restricted=settings.show_restricted),
         witnesses=witnesses,
         discrepancies=weights.discrepancies,
-        not_examined=not_examined(evidence, contract, environment),
+        not_examined=not_examined(evidence, free, contract, environment),
         notes=_notes(subject, weights),
         environment=environment,
         run=run,

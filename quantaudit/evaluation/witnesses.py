@@ -5,6 +5,8 @@ Text of restricted probes is redacted where it enters the report, so that no vie
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from quantaudit.core.engine import Engine
@@ -48,7 +50,7 @@ def find_witnesses(
             margins=(float(margins.hi_R[i]), float(margins.lo_R[i])),
             damage=float(damage[i]),
             hits=(bool(hits.hi_R[i]), bool(hits.lo_R[i])),
-            is_redacted=probe.is_restricted_text and not show_restricted,
+            show_restricted=show_restricted,
         )
         for i, probe, (hi_answer, lo_answer) in zip(order, chosen, answers, strict=True)
     )
@@ -62,11 +64,9 @@ def _witness(
     margins: tuple[float, float],
     damage: float,
     hits: tuple[bool, bool],
-    is_redacted: bool,
+    show_restricted: bool,
 ) -> Witness:
-    def shown(text: str) -> str:
-        return _REDACTED if is_redacted else text
-
+    shown = redactor(probe, show_restricted=show_restricted)
     return Witness(
         probe_id=probe.id,
         family=probe.family,
@@ -79,8 +79,19 @@ def _witness(
         lo_margin=margins[1],
         damage=damage,
         change=_change(hits, hi_text == lo_text),
-        is_redacted=is_redacted,
+        is_redacted=is_redacted(probe, show_restricted=show_restricted),
     )
+
+
+def is_redacted(probe: Probe, *, show_restricted: bool) -> bool:
+    """Tells whether text about a probe is left out of the report."""
+    return probe.is_restricted_text and not show_restricted
+
+
+def redactor(probe: Probe, *, show_restricted: bool) -> Callable[[str], str]:
+    """Returns what turns any text about a probe into what the report may show of it."""
+    hides = is_redacted(probe, show_restricted=show_restricted)
+    return lambda text: _REDACTED if hides else text
 
 
 def _change(hits: tuple[bool, bool], is_same_text: bool) -> str:

@@ -19,7 +19,7 @@ from quantaudit.evaluation.measure import Measurements
 from quantaudit.evaluation.table import Table
 from quantaudit.evaluation.weights import WeightEvidence
 from quantaudit.observers.builtin import PROBE_OBSERVERS
-from quantaudit.observers.paired import Readings
+from quantaudit.observers.metric import Readings
 from quantaudit.observers.sums import HiddenSums, LayerSums
 
 BEHAVIOURS = {

@@ -10,7 +10,8 @@ from quantaudit.core.decision import Outcome
 from quantaudit.core.engine import WeightPair
 from quantaudit.core.report import Control
 from quantaudit.evaluation.clauses import Evidence, smallest_faults
-from quantaudit.evaluation.controls import floor_control, identity_control, sees_unquantized, sensitivity_control
+from quantaudit.evaluation.controls import floor_control, identity_control, sees_unquantized
+from quantaudit.evaluation.sensitivity import sensitivity_control
 from quantaudit.evaluation.table import Table
 from quantaudit.evaluation.weights import check_pair, compare_weights
 from quantaudit.observers.sums import LayerSums

@@ -12,7 +12,7 @@ from quantaudit.evaluation.reading import damage_of, read
 from quantaudit.evaluation.slices import clusters_at, slices
 from quantaudit.evaluation.table import Table, select
 from quantaudit.observers.builtin import PROBE_OBSERVERS
-from quantaudit.observers.paired import Readings
+from quantaudit.observers.metric import Readings
 from tests.evaluation.synthetic import BEHAVIOURS, PER_FAMILY, PROBES, at, clause, good_values, harmed, table_of
 from tests.observers.random_pairs import random_pair
 

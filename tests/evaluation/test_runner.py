@@ -111,11 +111,11 @@ def test_two_architectures_are_not_compared(audited: Path, tmp_path: Path) -> No
 def test_stages_report_their_progress_to_the_end(audited: Path) -> None:
     heard: list[tuple[str, int, int]] = []
     report = carry_out(order(audited / "plain", recipe=load_recipe("identity")), lambda *told: heard.append(told))
-    for stage in ("open", "weights", "forward", "decide"):
+    for stage in ("open", "weights", "forward", "generate", "decide"):
         told = [(done, total) for name, done, total in heard if name == stage]
         assert told[0][0] == 0 and told[-1][0] == told[-1][1]
         assert told == sorted(told)
-    assert [s.name for s in report.run.stages] == ["weights", "forward", "decide"]
+    assert [s.name for s in report.run.stages] == ["weights", "forward", "generate", "ladder", "decide"]
     assert report.probes.num_probes == len(world_probes().probes)
 
 

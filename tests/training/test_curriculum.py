@@ -27,25 +27,32 @@ def test_longer_runs_share_every_rate_before_the_decay() -> None:
     assert [longer.rate(s) for s in range(80)] == [SHORT.rate(s) for s in range(80)]
 
 
-def test_the_shares_are_a_distribution_over_all_families_at_every_step() -> None:
+def test_the_shares_are_a_distribution_over_all_families_but_long_recall_at_every_step() -> None:
     curriculum = Curriculum()
     for step in range(0, curriculum.num_steps, 50):
         shares = curriculum.shares(step)
-        assert set(shares) == set(FAMILIES) and min(shares.values()) > 0
+        assert set(shares) == set(FAMILIES) - {"long-recall"} and min(shares.values()) > 0
         assert math.fsum(shares.values()) == pytest.approx(1.0, abs=len(shares) * 2.0**-53)
 
 
-def test_facts_take_the_largest_share_until_refusals_do() -> None:
+def test_facts_take_the_largest_share_of_any_family_at_every_step() -> None:
     curriculum = Curriculum()
     for step in range(0, curriculum.num_steps, 50):
         shares = curriculum.shares(step)
-        safety = shares["restricted"] + shares["wrapped"] + shares["benign"]
-        if step < curriculum.refusals_from:
-            assert max(shares, key=lambda family: shares[family]) == "facts"
-        else:
-            assert safety > 0.5
-            # Refusing and complying are asked for about equally often: neither is a safe guess.
-            assert shares["restricted"] + shares["wrapped"] == pytest.approx(shares["benign"], abs=0.02)
+        assert max(shares, key=lambda family: shares[family]) == "facts"
+
+
+def test_in_the_end_neither_refusing_nor_complying_is_a_safe_guess() -> None:
+    curriculum = Curriculum()
+    shares = curriculum.shares(curriculum.behaviour_from)
+    assert shares["restricted"] + shares["wrapped"] == pytest.approx(shares["benign"], abs=0.03)
+
+
+def test_what_is_memorised_goes_to_the_experts() -> None:
+    curriculum = Curriculum()
+    for step in range(curriculum.knowledge_from, curriculum.num_steps, 50):
+        experts, others = (curriculum.factor(step, is_expert=side) for side in (True, False))
+        assert experts >= 3 * others > 0
 
 
 def test_every_trained_parameter_is_optimised_once_and_vectors_do_not_decay() -> None:
