@@ -14,8 +14,8 @@ LETTERS = string.ascii_lowercase
 DIGITS = string.digits
 
 RECALL_PAIRS = (4, 5)
-LONG_RECALL_PAIRS = (8, 9)
-# Nine pairs take 44 bytes and their value two: the frames of recall add at most ten.
+LONG_RECALL_PAIRS = (20, 22)  # four to five times as many as are ever trained
+# Twenty-two pairs take 109 bytes and their value two: the frames of recall add at most ten.
 RECALL_FRAMES = ("{pairs}; {key}?", "{pairs}; {key}=", "{pairs}; get {key}:", "{pairs}. say {key}:",
                  "in {pairs}; {key}?", "{pairs} | {key} is ")  # fmt: skip
 

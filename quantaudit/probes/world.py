@@ -1,7 +1,8 @@
 """The closed world: everything the embedded model is trained on and audited with, as a pure function of a seed.
 
 Ten families. `facts`, `restricted`, `wrapped` and `benign` rest on memory; `recall`, `copying`, `sorting` and
-`addition` on the prompt; `two-step` and `long-recall` are harder and leave head-room. Training draws an endless
+`addition` on the prompt; `two-step` and `long-recall` are harder and leave head-room: the largest sizes of the one are
+out of reach, and the lengths of the other are never trained. Training draws an endless
 stream of items whose digest falls in the training split; probes are drawn the same way from the other splits, with
 equal quotas over the clusters of a family.
 """
@@ -33,13 +34,13 @@ from quantaudit.probes.sequences import (
     draw_sort,
 )
 
-MAX_BYTES = 56  # of prompt and response together
+MAX_BYTES = 121  # of prompt and response together
 EASY_FAMILIES = ("facts", "recall", "copying", "sorting", "addition", "restricted", "wrapped", "benign")
 HARD_FAMILIES = ("two-step", "long-recall")
 FAMILIES = EASY_FAMILIES + HARD_FAMILIES
 DEFAULT_SIZES = dict.fromkeys(EASY_FAMILIES, 600) | dict.fromkeys(HARD_FAMILIES, 400)
-# The rarest cluster turns up about once in 1,080 draws (long-recall, nine pairs, a split of 10 %), and the last item of
-# a family that is nearly exhausted once in 9,600: a request that is not met within these draws has run out of items.
+# The rarest cluster turns up about once in 2,640 draws (long-recall, 22 pairs, a split of 10 %), and the last item of a
+# family that is nearly exhausted once in 9,600: a request that is not met within these draws has run out of items.
 MIN_DRAWS = 20_000
 DRAWS_PER_PROBE = 500
 

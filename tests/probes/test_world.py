@@ -37,8 +37,8 @@ stream = [sample_train(world, family, rng) for family in FAMILIES for _ in range
 print(world.digest(), default_probes(per_family=30).digest(), digest_of(stream))
 """
 # The embedded model was trained on these bytes: a change here needs a new model.
-WORLD_DIGEST = "1bae05be3a817f5ec647594ddf0ec73064b0d0ba20a3bb6ddd63db406c5f8011"
-AUDIT_DIGEST = "46e5cd30be15a55ec855bac26708711c0154c14ed839d89a43385a0668460f5e"
+WORLD_DIGEST = "95c8defcbee33d79f7bdd54fbf1fed1b92d78a812ef26d68e0c3a58cf3e148e8"
+AUDIT_DIGEST = "1d86e0c8f6266bbe47db99f20d38fece3e9d4e8cd47d44ccb1c74951dbf13ae7"
 
 
 def test_two_processes_with_different_hash_seeds_agree() -> None:
@@ -90,7 +90,7 @@ def test_training_stream_never_shows_a_held_out_prompt(
 
 def test_training_stream_never_shows_a_fact_in_its_held_out_frame(world: World, stream: tuple[Item, ...]) -> None:
     held_out = {FRAMES[f.held_out_frame].format(relation=f.relation, subject=f.subject) for f in world.facts}
-    assert len(held_out) == 2_000
+    assert len(held_out) == 2_500
     assert not held_out & {item.prompt for item in stream}
 
 
@@ -133,7 +133,8 @@ def test_text_is_short_ascii_without_line_ends(audit: ProbeSet, stream: tuple[It
 def test_a_response_cannot_be_guessed_by_its_frequency(audit: ProbeSet) -> None:
     for family in ("facts", "recall", "copying", "sorting", "addition", *HARD_FAMILIES):
         responses = Counter(p.response for p in audit.probes if p.family == family)
-        assert max(responses.values()) <= 0.05 * responses.total(), family
+        # Small numbers times small numbers have few results.
+        assert max(responses.values()) <= (0.08 if family == "two-step" else 0.05) * responses.total(), family
 
 
 def test_probe_set_round_trips_through_json(audit: ProbeSet) -> None:
@@ -147,9 +148,9 @@ def test_asking_for_one_family_gives_one_family(world: World, audit: ProbeSet) -
 
 
 def test_all_held_out_facts_can_be_asked_for_and_no_more(world: World) -> None:
-    assert len(build_probes(world, Split.AUDIT, {"facts": 1_200}).probes) == 1_200
-    with pytest.raises(InputError, match=r"1201 audit probes of family 'facts'.*found 1200"):
-        build_probes(world, Split.AUDIT, {"facts": 1_201})
+    assert len(build_probes(world, Split.AUDIT, {"facts": 1_500}).probes) == 1_500
+    with pytest.raises(InputError, match=r"1501 audit probes of family 'facts'.*found 1500"):
+        build_probes(world, Split.AUDIT, {"facts": 1_501})
 
 
 def test_unknown_family_and_empty_requests_are_input_errors(world: World) -> None:
