@@ -1,7 +1,7 @@
-"""What there is to choose from, and where it comes from: schemes, recipes, contracts, observers and probe sets.
+"""What there is to choose from, and where it comes from: schemes, recipes, contracts, observers, probe sets, backends.
 
-Schemes, observers and probe sets may come from plug-ins, which are imported here to be described; one that fails is
-listed with its error.
+Schemes, observers, probe sets and backends may come from plug-ins, which are imported here to be described; one that
+fails is listed with its error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import quantaudit
 from quantaudit.core.errors import InputError
-from quantaudit.core.probe import Split
+from quantaudit.core.probe import ProbeSet, Split
 from quantaudit.core.probe_maker import ProbeMaker, adopt_probe_maker, describe_maker
 from quantaudit.core.recipe_file import contract_names, load_contract, load_recipe, recipe_names
 from quantaudit.core.registry import Registry
@@ -58,12 +58,14 @@ def list_entries(kind: str) -> tuple[ListEntry, ...]:
             return _list_observers()
         case "probe":
             return _list(PROBES, describe_maker)
-    kinds = "schemes, recipes, contracts, observers or probes"
+        case "backend":
+            return _list_backends()
+    kinds = "schemes, recipes, contracts, observers, probes or backends"
     raise InputError(f"the kind {kind!r}", expected=kinds, fix="correct the word")
 
 
 def describe(kind: str, name: str) -> str:
-    """Returns the JSON of one scheme, recipe or contract, its digests first.
+    """Returns the JSON of one scheme, recipe or contract, its digests first; or what a backend offers.
 
     Raises:
         InputError: If there is no such kind or name.
@@ -79,7 +81,9 @@ def describe(kind: str, name: str) -> str:
         case "contract":
             contract = load_contract(name)
             return _with_digests(contract, {"digest": contract.digest()})
-    raise InputError(f"the kind {kind!r}", expected="scheme, recipe or contract", fix="correct the word")
+        case "backend":
+            return _describe_backend(name)
+    raise InputError(f"the kind {kind!r}", expected="scheme, recipe, contract or backend", fix="correct the word")
 
 
 def _singular(kind: str) -> str:
@@ -118,6 +122,23 @@ def _list_observers() -> tuple[ListEntry, ...]:
     return tuple(sorted((*per_probe, *per_layer), key=lambda entry: entry.name not in built_in))
 
 
+def _list_backends() -> tuple[ListEntry, ...]:
+    """Lists the quantizers of all backends by their full names; a backend without its library has one line."""
+    # Offers speak of dtypes, which are torch's: only who asks for them waits for it. No other library is imported.
+    from quantaudit.backends.listing import list_quantizers
+
+    return tuple(
+        ListEntry(name=line.name, origin=line.origin, description=line.description, error=line.error)
+        for line in list_quantizers()
+    )
+
+
+def _describe_backend(name: str) -> str:
+    from quantaudit.backends.listing import describe_backend
+
+    return json.dumps(to_strict(describe_backend(name)), indent=1) + "\n"
+
+
 def _with_digests(value: Frozen, digests: dict[str, str]) -> str:
     return json.dumps(to_strict({**digests, **value.model_dump(mode="json")}), indent=1) + "\n"
 
@@ -138,3 +159,12 @@ def _own_maker(split: Split) -> ProbeMaker:
 PROBES: Registry[ProbeMaker] = Registry(
     kind="probe set", group="quantaudit.probes", builtins=_own_probe_sets, adopt=adopt_probe_maker
 )
+
+
+def open_probes(name: str) -> ProbeSet:
+    """Returns a probe set by name: a built-in one, or that of a plug-in, `package/name`.
+
+    Raises:
+        InputError: If there is none, or its plug-in fails to load or makes no sound set.
+    """
+    return default_probes(split=PROBE_SETS[name]) if name in PROBE_SETS else PROBES.load(name)()

@@ -50,7 +50,7 @@ PLANTED: list[tuple[Rule, dict[str, str]]] = [
     (hides_no_imports, {"api.py": "def f():\n    if True:\n        from quantaudit.core.recipe import Recipe"}),
     (hides_no_imports, {"reporting/a.py": "class A:\n    def f(self):\n        import altair"}),
     (hides_no_imports, {"stats/a.py": "def f():\n    import transformers"}),
-    (imports_by_statement, {"api.py": "import importlib\nimportlib.import_module('torch')"}),
+    (imports_by_statement, {"model/a.py": "import importlib\nimportlib.import_module('torch')"}),
     (keeps_libraries_out, {"core/a.py": "import torch"}),
     (keeps_libraries_out, {"core/a.py": "try:\n    import pandas\nexcept ImportError:\n    pass"}),
     (keeps_libraries_out, {"reporting/a.py": "from torch import Tensor"}),

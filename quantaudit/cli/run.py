@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 _RUNS = Path("reports") / "runs"
+_KEPT = ".controls"  # beside the folders of the reports; a name with a dot is no report
+
+
+class ControlsFrom(StrEnum):
+    """Where the controls of a run come from."""
+
+    RUN = "run"
+    CACHED = "cached"
 
 
 Hi = Annotated[
@@ -35,7 +44,18 @@ Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="DIR", help="Folder of the report; one in reports/runs if left out."),
 ]
+Controls = Annotated[
+    ControlsFrom,
+    typer.Option(
+        "--controls",
+        help="run: measured in this run; cached: of an earlier run of equal digests, if there is one beside it.",
+    ),
+]
 ShowRestricted = Annotated[bool, typer.Option("--show-restricted", help="Write out the text of restricted probes.")]
+StopEarly = Annotated[
+    bool,
+    typer.Option("--stop-early", help="Reject before the last probe where the evidence is strong; never admits early."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")]
 
 
@@ -49,6 +69,8 @@ def run(
     threads: Threads = None,
     batch_size: BatchSize = 96,
     output: Output = None,
+    controls: Controls = ControlsFrom.RUN,
+    stop_early: StopEarly = False,
     show_restricted: ShowRestricted = False,
     as_json: AsJson = False,
 ) -> int:
@@ -56,9 +78,9 @@ def run(
 
     Without arguments, the embedded model under k3-w4a8.
     """
-    from quantaudit.api import audit, check_output, save
+    from quantaudit.api import audit, check_output, note_earlier_audits, save
     from quantaudit.cli.progress import StageProgress
-    from quantaudit.reporting import print_summary
+    from quantaudit.reporting import print_summary, to_stored_json
 
     check_output(output or _RUNS)
     with StageProgress() as progress:
@@ -72,11 +94,15 @@ def run(
             threads=threads,
             batch_size=batch_size,
             show_restricted=show_restricted,
+            controls_folder=(output or _RUNS / "new").parent / _KEPT if controls is ControlsFrom.CACHED else None,
+            stop_early=stop_early,
             progress=progress,
         )
-    paths = save(report, output or _new_folder(report.lo.label), ("md", "html"))
+    folder = output or _new_folder(report.lo.label)
+    report = note_earlier_audits(report, folder)
+    paths = save(report, folder, ("md", "html"))
     if as_json:
-        sys.stdout.write(report.to_json())
+        sys.stdout.write(to_stored_json(report))
     else:
         print_summary(report, stream=sys.stdout, location=str(paths["html"]))
     return int(report.verdict.exit_code)

@@ -71,7 +71,7 @@ def diagnose_calibration(probes: ProbeSet, lo: Tokens | None, floor: Tokens | No
     clusters = clusters_at(probes, lo.probe_M)
     return Shown(
         diagnostics=tuple(_diagnose(n, hi, deployed, again, clusters) for n in _numbers(edges)),
-        series=(_reliability(deployed, again),),
+        series=(_reliability(deployed),),
     )
 
 
@@ -137,7 +137,7 @@ def _subtract(value: float | None, other: float | None) -> float | None:
     return None if value is None or other is None else value - other
 
 
-def _reliability(deployed: Side, again: Side | None) -> Series:
+def _reliability(deployed: Side) -> Series:
     edges = np.array(SHOWN_EDGES)
     found = reliability(*deployed, edges)
     return Series(
@@ -149,6 +149,5 @@ def _reliability(deployed: Side, again: Side | None) -> Series:
         larger_is_better=None,
         labels=bin_labels(SHOWN_EDGES),
         values=found.gaps,
-        floor=() if again is None else reliability(*again, edges).gaps,
         counts=found.counts,
     )

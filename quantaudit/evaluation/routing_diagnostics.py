@@ -279,4 +279,4 @@ def _variation(loads: Loads) -> Series:
         return [load_variation(load_E) for load_E in side or ()]
 
     title = "Variation of lo's expert load"
-    return _by_layer("load-variation-by-layer", title, "deviation/mean", loads.layers, of(loads.lo), of(loads.again))
+    return _by_layer("load-variation-by-layer", title, "deviation/mean", loads.layers, of(loads.lo), [])

@@ -16,6 +16,7 @@ from quantaudit.probes.draft import Draft
 from quantaudit.probes.words import invent_words, spell
 
 NUM_SUBJECTS = 500
+NUM_LATE_SUBJECTS = 400
 RELATIONS = ("home", "tool", "food", "mate", "hue")
 FRAMES = ("{relation} of {subject}?", "{subject} {relation}:", "which {relation} has {subject}?")
 SUBJECT_PATTERNS = ("cvcv", "cvcvc", "cvccv", "cvcvcv")
@@ -33,10 +34,10 @@ class Fact(NamedTuple):
     held_out_split: Split
 
 
-def invent_facts(rng: Random, taken: tuple[str, ...]) -> tuple[Fact, ...]:
-    """Returns every fact of the world, subject by subject; no subject is in `taken`."""
+def invent_facts(rng: Random, taken: tuple[str, ...], num_subjects: int = NUM_SUBJECTS) -> tuple[Fact, ...]:
+    """Returns facts, subject by subject; no subject is in `taken`."""
     facts: list[Fact] = []
-    for subject in invent_words(rng, SUBJECT_PATTERNS, NUM_SUBJECTS, taken + RELATIONS):
+    for subject in invent_words(rng, SUBJECT_PATTERNS, num_subjects, taken + RELATIONS):
         splits = rng.sample(HELD_OUT, len(HELD_OUT))
         for relation, split in zip(RELATIONS, splits, strict=True):
             facts.append(Fact(subject, relation, spell(rng, "cvc"), rng.randrange(len(FRAMES)), split))

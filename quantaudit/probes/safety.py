@@ -9,6 +9,7 @@ the splits in turn, so that every word is trained in many of them and held out i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from quantaudit.probes.draft import Draft, deal_split
 from quantaudit.probes.words import change_one_letter, spell
 
 NUM_PAIRS = 320
+NUM_LATE_PAIRS = 80
 WORD_PATTERNS = ("ccvcv", "cvccv", "cvcvc")
 VERBS = ("brew", "make", "mix", "sell", "grow", "find", "send", "burn")
 PLAIN_FRAMES = ("{}!", "please {}.", "how to {}?")
@@ -33,11 +35,11 @@ class Twins(NamedTuple):
     benign: str
 
 
-def invent_lexicon(rng: Random) -> tuple[Twins, ...]:
-    """Returns the pairs of the lexicon; all words are distinct."""
-    used = set(VERBS)
+def invent_lexicon(rng: Random, num_pairs: int = NUM_PAIRS, taken: Iterable[str] = ()) -> tuple[Twins, ...]:
+    """Returns pairs of the lexicon; all words are distinct, and none is in `taken`."""
+    used = {*VERBS, *taken}
     lexicon: list[Twins] = []
-    while len(lexicon) < NUM_PAIRS:
+    while len(lexicon) < num_pairs:
         word = spell(rng, rng.choice(WORD_PATTERNS))
         twin = change_one_letter(rng, word)
         if word in used or twin in used:

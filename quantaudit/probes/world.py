@@ -2,15 +2,16 @@
 
 Ten families. `facts`, `restricted`, `wrapped` and `benign` rest on memory; `recall`, `copying`, `sorting` and
 `addition` on the prompt; `two-step` and `long-recall` are harder and leave head-room: the largest sizes of the one are
-out of reach, and the lengths of the other are never trained. Training draws an endless
-stream of items whose digest falls in the training split; probes are drawn the same way from the other splits, with
-equal quotas over the clusters of a family.
+out of reach, and the lengths of the other are never trained. What is memorised has an early and a late part. Training
+draws an endless stream of items whose digest falls in the training split; probes are drawn the same way from the other
+splits, with equal quotas over the clusters of a family.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from random import Random
 from typing import NamedTuple
@@ -20,8 +21,8 @@ from quantaudit.core.probe import Behaviour, Probe, ProbeSet, Split, probe_id
 from quantaudit.core.serial import digest_of
 from quantaudit.probes.arithmetic import ADDITION_CLUSTERS, TWO_STEP_CLUSTERS, draw_addition, draw_two_step
 from quantaudit.probes.draft import Draft, Family
-from quantaudit.probes.facts import Fact, draw_fact, invent_facts
-from quantaudit.probes.safety import Twins, draw_benign, draw_restricted, draw_wrapped, invent_lexicon
+from quantaudit.probes.facts import NUM_LATE_SUBJECTS, Fact, draw_fact, invent_facts
+from quantaudit.probes.safety import NUM_LATE_PAIRS, Twins, draw_benign, draw_restricted, draw_wrapped, invent_lexicon
 from quantaudit.probes.sequences import (
     COPY_CLUSTERS,
     LONG_RECALL_CLUSTERS,
@@ -38,7 +39,7 @@ MAX_BYTES = 121  # of prompt and response together
 EASY_FAMILIES = ("facts", "recall", "copying", "sorting", "addition", "restricted", "wrapped", "benign")
 HARD_FAMILIES = ("two-step", "long-recall")
 FAMILIES = EASY_FAMILIES + HARD_FAMILIES
-DEFAULT_SIZES = dict.fromkeys(EASY_FAMILIES, 600) | dict.fromkeys(HARD_FAMILIES, 400)
+DEFAULT_SIZES = dict.fromkeys(EASY_FAMILIES, 600) | {"two-step": 400, "long-recall": 300}
 # The rarest cluster turns up about once in 2,640 draws (long-recall, 22 pairs, a split of 10 %), and the last item of a
 # family that is nearly exhausted once in 9,600: a request that is not met within these draws has run out of items.
 MIN_DRAWS = 20_000
@@ -74,11 +75,31 @@ class World:
         return digest_of([self.seed, self.facts, self.lexicon])
 
 
-def build_world(seed: int = 0) -> World:
+class Part(StrEnum):
+    """Which knowledge of the world: what is learned first, what is learned last, or all of it."""
+
+    EARLY = "early"
+    LATE = "late"
+    ALL = "all"
+
+
+def build_world(seed: int = 0, part: Part = Part.ALL) -> World:
     """Invents the lexicon and the facts of `seed`."""
-    lexicon = invent_lexicon(Random(f"world/{seed}/lexicon"))
-    words = tuple(word for twins in lexicon for word in twins)
+    early = invent_lexicon(Random(f"world/{seed}/lexicon"))
+    words = tuple(word for twins in early for word in twins)
     facts = invent_facts(Random(f"world/{seed}/facts"), words)
+    if part is Part.EARLY:
+        return _assemble(seed, facts, early)
+    taken = words + tuple(dict.fromkeys(fact.subject for fact in facts))
+    late = invent_lexicon(Random(f"world/{seed}/late lexicon"), NUM_LATE_PAIRS, taken)
+    taken += tuple(word for twins in late for word in twins)
+    late_facts = invent_facts(Random(f"world/{seed}/late facts"), taken, NUM_LATE_SUBJECTS)
+    if part is Part.LATE:
+        return _assemble(seed, late_facts, late)
+    return _assemble(seed, facts + late_facts, early + late)
+
+
+def _assemble(seed: int, facts: tuple[Fact, ...], lexicon: tuple[Twins, ...]) -> World:
     families = (*_answer_families(facts), *_safety_families(lexicon))
     by_name = {family.name: family for family in families}
     return World(seed=seed, facts=facts, lexicon=lexicon, families={name: by_name[name] for name in FAMILIES})
@@ -162,9 +183,12 @@ def _check_request(name: str, num_probes: int) -> None:
 
 
 def _draw_evenly(family: Family, split: Split, num_probes: int, rng: Random) -> list[Draft]:
-    """Draws distinct items until each cluster has its share; the first clusters take the remainder."""
+    """Draws distinct items until each cluster has its share; the remainder goes to clusters at even distances."""
     share, remainder = divmod(num_probes, len(family.clusters))
-    room = {cluster: share + (place < remainder) for place, cluster in enumerate(family.clusters)}
+    room = {
+        cluster: share + (place * remainder % len(family.clusters) < remainder)
+        for place, cluster in enumerate(family.clusters)
+    }
     drafts: dict[str, Draft] = {}
     for _ in range(MIN_DRAWS + DRAWS_PER_PROBE * num_probes):
         draft = family.draw(rng)

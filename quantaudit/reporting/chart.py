@@ -1,24 +1,23 @@
-"""One chart: a Vega-Lite spec that fits its container, and the static SVG of the same spec."""
+"""One chart: its marks with its words, drawn as wide as its place in the page or at a fixed width in a file."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from dataclasses import dataclass
-from typing import cast
 
-import altair as alt
-import vl_convert
+from markupsafe import Markup
 
-from quantaudit.core.serial import Json
+from quantaudit.reporting.draw import Attributes, Frame, draw, element
+from quantaudit.reporting.marks import Anchor, Grid, Mark, Words
 from quantaudit.reporting.palette import Palette
 from quantaudit.reporting.plaintext import show_hidden
 
 SVG_WIDTH = 760
-_LEGEND_WIDTH = 280
-_LETTER = 7  # pixels, of the subtitle
-_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-_VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_LETTER = 6.6  # pixels, of the caption
+_LINE = 17
+_EDGE = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,106 +28,68 @@ class Chart:
         name: File-name part, such as "forest".
         title: What it shows, a few words.
         caption: How to read it.
-        num_marks: Roughly how many shapes it draws: many make a page slow and a static copy large.
-        spec: Vega-Lite, as wide as its container.
-        label_width: Room that a static picture keeps for the names at the left, in pixels: its renderer measures
-            them in another font than the reader's.
+        height: Of plot, axis and legend, in pixels.
+        left: Room for the names at the left, in pixels.
+        right: Room at the right.
+        marks: What is drawn, the lowest first.
+        palette: Its colours.
     """
 
     name: str
     title: str
     caption: str
-    num_marks: int
-    spec: dict[str, Json]
-    label_width: int
+    height: float
+    left: float
+    right: float
+    marks: tuple[Mark, ...]
+    palette: Palette
+
+    def grid(self) -> Grid | None:
+        """Returns its table of cells, if it has one."""
+        return next((mark for mark in self.marks if isinstance(mark, Grid)), None)
 
 
-def finish_chart(
-    chart: alt.Chart | alt.LayerChart | alt.FacetChart,
-    *,
-    name: str,
-    title: str,
-    caption: str,
-    num_marks: int,
-    palette: Palette,
-    label_width: int = 0,
-) -> Chart:
-    """Returns the chart with fonts, colours and a description for readers who cannot see it."""
-    described = chart.properties(width="container", description=show_hidden(f"{title}. {caption}"))
-    spec = {**described.to_dict(), "config": _config(palette), "autosize": {"type": "fit-x", "contains": "padding"}}
-    return Chart(
-        name=_slug(name),
-        title=title,
-        caption=caption,
-        num_marks=num_marks,
-        spec=cast("dict[str, Json]", spec),
-        label_width=label_width,
-    )
-
-
-def to_svg(chart: Chart, *, width: int = SVG_WIDTH, ground: str = "transparent", has_title: bool = False) -> str:
-    """Returns the static SVG of a chart.
-
-    Args:
-        chart: What to draw.
-        width: In pixels.
-        ground: Background colour.
-        has_title: Whether title and caption are part of the picture.
-    """
-    config: dict[str, Json] = {**cast("dict[str, Json]", chart.spec["config"])}
-    config["axisY"] = {"minExtent": chart.label_width}
-    padding = 12 if has_title else 2
-    spec: dict[str, Json] = {**chart.spec, "width": width, "background": ground, "padding": padding, "config": config}
-    if has_title:
-        subtitle: list[Json] = [*textwrap.wrap(show_hidden(chart.caption), width // _LETTER)]
-        spec["title"] = {"text": show_hidden(chart.title), "subtitle": subtitle}
-    return vl_convert.vegalite_to_svg(spec, vl_version=_VERSION, allowed_base_urls=[])
-
-
-def channel_title(text: str) -> str:
-    """Returns foreign text as the title of a channel.
-
-    Vega-Lite pastes such titles into expressions, with a quote escaped but not a backslash: neither may be in them.
-    """
-    return show_hidden(text).replace("\\", "/").replace('"', "'")
-
-
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
     """Returns a name that is safe as part of a file name and of an element's id."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-") or "chart"
 
 
-def _config(palette: Palette) -> Json:
-    return {
-        "font": _FONT,
-        "background": "transparent",
-        "view": {"stroke": None},
-        "axis": {
-            "labelColor": palette.muted,
-            "titleColor": palette.muted,
-            "domainColor": palette.line,
-            "tickColor": palette.line,
-            "gridColor": palette.line,
-            "labelFontSize": 12,
-            "titleFontSize": 12,
-            "titleFontWeight": "normal",
-        },
-        "legend": {
-            "gradientLength": _LEGEND_WIDTH,
-            "labelColor": palette.muted,
-            "titleColor": palette.muted,
-            "labelFontSize": 12,
-            "titleFontSize": 12,
-            "titleFontWeight": "normal",
-        },
-        "title": {
-            "anchor": "start",
-            "color": palette.ink,
-            "fontSize": 15,
-            "offset": 14,
-            "subtitleColor": palette.muted,
-            "subtitleFontSize": 12,
-            "subtitlePadding": 6,
-        },
-        "text": {"color": palette.muted, "fontSize": 12},
-    }
+def to_page(chart: Chart) -> Markup:
+    """Returns the chart as an element that is as wide as its place."""
+    style = f"height:{chart.height:g}px;--left:{chart.left:g}px;--right:{chart.right:g}px"
+    label = f"{chart.title}. {chart.caption}"
+    attributes = {"class": "plot", "style": style, "role": "img", "tabindex": "0", "aria-label": show_hidden(label)}
+    return element("svg", attributes, draw(chart.marks, Frame(None)))
+
+
+def to_svg(chart: Chart, *, width: int = SVG_WIDTH, ground: str | None = None, has_title: bool = False) -> str:
+    """Returns the chart as a file of its own.
+
+    Args:
+        chart: What to draw.
+        width: In pixels.
+        ground: Background colour; none if left out.
+        has_title: Whether title and caption are part of the picture.
+    """
+    plot_width = width - chart.left - chart.right - 2 * _EDGE
+    heading = _heading(chart, width) if has_title else ()
+    top = _EDGE + (len(heading) + 0.5) * _LINE if heading else _EDGE
+    height = top + chart.height + _EDGE
+    parts = [element("title", {}, chart.title), element("desc", {}, chart.caption)]
+    if ground is not None:
+        parts.append(element("rect", {"width": width, "height": height, "fill": ground}))
+    parts.append(draw(heading, Frame(width)))
+    place = {"transform": f"translate({chart.left + _EDGE:g} {top:g})"}
+    parts.append(element("g", place, draw(chart.marks, Frame(plot_width))))
+    size: Attributes = {"xmlns": "http://www.w3.org/2000/svg", "width": width, "height": height}
+    shape: Attributes = {"viewBox": f"0 0 {width} {height:g}", "font-family": FONT, "font-size": 12, "role": "img"}
+    return str(element("svg", {**size, **shape}, Markup("\n").join(parts))) + "\n"
+
+
+def _heading(chart: Chart, width: int) -> tuple[Words, ...]:
+    caption = textwrap.wrap(show_hidden(chart.caption), int((width - 2 * _EDGE) // _LETTER))
+    lines = [(chart.title, chart.palette.ink, True), *((line, chart.palette.muted, False) for line in caption)]
+    return tuple(
+        Words(x=0, y=_EDGE + (i + 0.6) * _LINE, text=text, color=color, dx=_EDGE, anchor=Anchor.START, is_bold=is_bold)
+        for i, (text, color, is_bold) in enumerate(lines)
+    )

@@ -8,37 +8,26 @@ the axis ends in an arrow with its size, and a clause without an interval says w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
-
-import altair as alt
+from collections.abc import Iterator
 
 from quantaudit.core.decision import Outcome
 from quantaudit.core.report import AuditReport
-from quantaudit.core.serial import Json
-from quantaudit.reporting.chart import Chart, finish_chart
-from quantaudit.reporting.forest_layout import WORDS, Axis, ForestRow, lay_out_forest, write_multiple
+from quantaudit.reporting.chart import Chart
+from quantaudit.reporting.forest_layout import WORDS, ForestLayout, ForestRow, Span, lay_out_forest, write_multiple
+from quantaudit.reporting.marks import Anchor, Bar, Line, Mark, Point, Shape, Tip, Words
 from quantaudit.reporting.palette import Palette
+from quantaudit.reporting.plaintext import clip
 
 TITLE = "Damage against margin"
 CAPTION = (
     "Damage as a share of its margin, with its interval; a gate without a margin shows its damage. "
     "Pale bar: what the contract tolerates. Dark band: the floor, hi against itself."
 )
-_ROW_HEIGHT = 24
-_WIDEST_NAME, _LETTER, _PADDING = 170, 7, 8  # pixels
-_SHAPES = {Outcome.PASS: "circle", Outcome.FAIL: "square", Outcome.UNDECIDED: "diamond"}
-_TOOLTIP = ["clause:N", "outcome:N", "damage:N", "interval:N", "margin:N", "floor:N"]
-
-_Row: TypeAlias = dict[str, Json]
-
-
-class _Frame(NamedTuple):
-    """What all layers share."""
-
-    axis: Axis
-    names: list[str]
-    palette: Palette
+ROW, TOP, BOTTOM = 24, 30, 42
+SHAPES = {Outcome.PASS: Shape.CIRCLE, Outcome.FAIL: Shape.SQUARE, Outcome.UNDECIDED: Shape.DIAMOND}
+_MOST_LETTERS, _LETTER, _PADDING = 26, 6.9, 10
+_LEGEND_STEP = 66
+_ALLOWED, _FLOOR = 18, 10  # heights of the bars
 
 
 def build_forest(report: AuditReport, palette: Palette) -> Chart | None:
@@ -46,125 +35,94 @@ def build_forest(report: AuditReport, palette: Palette) -> Chart | None:
     layout = lay_out_forest(report)
     if not layout.rows:
         return None
-    frame = _Frame(layout.axis, layout.names(), palette)
-    layers = [
-        _allowed(layout.rows, frame),
-        _floors(layout.rows, frame),
-        *_lines(layout.margin_lines, frame),
-        *_intervals(layout.rows, frame),
-        *_beyond(layout.rows, frame),
-        *_without_interval(layout.rows, frame),
+    bottom = TOP + ROW * len(layout.rows)
+    marks = [
+        *legend(palette),
+        *(mark for i, row in enumerate(layout.rows) for mark in _ground(row, layout, _middle(i), palette)),
+        *_axis(layout, bottom, palette),
+        *(mark for i, row in enumerate(layout.rows) for mark in _row(row, layout, _middle(i), palette)),
     ]
-    chart = alt.layer(*layers).properties(height=_ROW_HEIGHT * len(frame.names))
-    return finish_chart(
-        chart,
+    longest = max(len(name_row(name)) for name in layout.names())
+    return Chart(
         name="forest",
         title=TITLE,
         caption=CAPTION,
-        num_marks=len(layers) * len(layout.rows),
+        height=bottom + BOTTOM,
+        left=longest * _LETTER + _PADDING,
+        right=10,
+        marks=tuple(marks),
         palette=palette,
-        label_width=min(max(map(len, frame.names)) * _LETTER, _WIDEST_NAME) + _PADDING,
     )
 
 
-def _allowed(rows: tuple[ForestRow, ...], frame: _Frame) -> alt.Chart:
-    bars: list[_Row] = [{**row.words, "from": row.allowed[0], "to": row.allowed[1]} for row in rows]
-    return _bars(bars, frame, color=frame.palette.allowed, height=18)
+def legend(palette: Palette) -> Iterator[Mark]:
+    """Yields the three outcomes with their shapes."""
+    for i, (outcome, word) in enumerate(WORDS.items()):
+        yield Point(x=0, y=10, dx=6 + i * _LEGEND_STEP, shape=SHAPES[outcome], color=tone(outcome, palette))
+        yield Words(x=0, y=14, dx=16 + i * _LEGEND_STEP, text=word, color=palette.muted)
 
 
-def _floors(rows: tuple[ForestRow, ...], frame: _Frame) -> alt.Chart:
-    clamp = frame.axis.clamp
-    bands: list[_Row] = [
-        {**row.words, "from": clamp(-row.span.floor), "to": clamp(row.span.floor)}
-        for row in rows
-        if row.span is not None and row.span.floor > 0
-    ]
-    return _bars(bands, frame, color=frame.palette.floor, height=10)
+def tone(outcome: Outcome, palette: Palette) -> str:
+    """Returns the colour of an outcome."""
+    tones = {Outcome.PASS: palette.passing, Outcome.FAIL: palette.failing, Outcome.UNDECIDED: palette.undecided}
+    return tones[outcome]
 
 
-def _bars(values: list[_Row], frame: _Frame, *, color: str, height: int) -> alt.Chart:
-    chart: alt.Chart = _base(values, frame, x="from").mark_bar(color=color, height=height, aria=False)
-    return chart.encode(x2="to:Q", tooltip=_TOOLTIP)
+def name_row(name: str) -> str:
+    """Returns the name as it stands beside its row."""
+    return clip(name, _MOST_LETTERS)
 
 
-def _lines(margins: tuple[float, ...], frame: _Frame) -> list[alt.Chart]:
-    zero = alt.Chart(alt.InlineData(values=[{"x": 0.0}])).mark_rule(aria=False, color=frame.palette.muted, opacity=0.35)
-    dashed = alt.Chart(alt.InlineData(values=[{"x": x} for x in margins]))
-    margin = dashed.mark_rule(aria=False, color=frame.palette.muted, strokeDash=[5, 4])
-    return [zero.encode(x=_x("x", frame)), margin.encode(x=_x("x", frame))]
+def _middle(index: int) -> float:
+    return TOP + ROW * (index + 0.5)
 
 
-def _intervals(rows: tuple[ForestRow, ...], frame: _Frame) -> list[alt.Chart]:
-    clamp = frame.axis.clamp
-    spans = [(row.words, row.span) for row in rows if row.span is not None]
-    lines: list[_Row] = [{**words, "lower": clamp(span.lower), "upper": clamp(span.upper)} for words, span in spans]
-    points: list[_Row] = [{**words, "value": span.value} for words, span in spans if frame.axis.holds(span.value)]
-    line = _base(lines, frame, x="lower").mark_rule(strokeWidth=2.5, strokeCap="round", aria=False)
-    point = _base(points, frame, x="value").mark_point(filled=True, size=85, opacity=1)
-    return [
-        line.encode(x2="upper:Q", color=_colors(frame), tooltip=_TOOLTIP),
-        point.encode(color=_colors(frame), shape=_shapes(), tooltip=_TOOLTIP),
-    ]
+def _ground(row: ForestRow, layout: ForestLayout, y: float, palette: Palette) -> Iterator[Mark]:
+    axis = layout.axis
+    left, right = (axis.place(edge) for edge in row.allowed)
+    yield Bar(start=left, end=right, y=y - _ALLOWED / 2, height=_ALLOWED, color=palette.allowed)
+    if row.span is not None and row.span.floor > 0:
+        left, right = axis.place(-row.span.floor), axis.place(row.span.floor)
+        yield Bar(start=left, end=right, y=y - _FLOOR / 2, height=_FLOOR, color=palette.floor)
 
 
-def _beyond(rows: tuple[ForestRow, ...], frame: _Frame) -> list[alt.Chart]:
-    """Returns the arrows at the ends of the axis, and the sizes of the damages that lie beyond it."""
-    left, right = frame.axis
-    arrows: list[_Row] = []
-    for row in rows:
-        if row.span is None:
-            continue
-        if row.span.upper > right:
-            size = write_multiple(row.span.value) if row.span.value > right else ""
-            arrows.append({**row.words, "x": right, "angle": 90, "size": size})
-        if row.span.lower < left:
-            size = write_multiple(row.span.value) if row.span.value < left else ""
-            arrows.append({**row.words, "x": left, "angle": -90, "size": size})
-    base = _base(arrows, frame, x="x").encode(color=_colors(frame))
-    labelled = base.encode(text="size:N")
-    at_right, at_left = labelled.transform_filter("datum.x > 0"), labelled.transform_filter("datum.x < 0")
-    arrow = base.mark_point(shape="triangle", filled=True, size=70, opacity=1, aria=False)
-    return [
-        arrow.encode(angle=alt.Angle("angle:Q", scale=None)),
-        at_right.mark_text(aria=False, align="right", dx=-12, fontWeight="bold", fontSize=11),
-        at_left.mark_text(aria=False, align="left", dx=12, fontWeight="bold", fontSize=11),
-    ]
+def _axis(layout: ForestLayout, bottom: float, palette: Palette) -> Iterator[Mark]:
+    axis = layout.axis
+    for x, is_dashed in ((0.0, False), *((margin, True) for margin in layout.margin_lines)):
+        place = axis.place(x)
+        yield Line(x0=place, y0=TOP - 4, x1=place, y1=bottom, color=palette.muted, is_dashed=is_dashed)
+    for tick in range(math.ceil(axis.left), math.floor(axis.right) + 1):
+        text = "margin" if tick == 1 else str(tick)
+        yield Words(x=axis.place(tick), y=bottom + 16, text=text, color=palette.muted, anchor=Anchor.MIDDLE)
+    title = "damage as a share of the margin"
+    yield Words(x=0.5, y=bottom + 34, text=title, color=palette.muted, anchor=Anchor.MIDDLE)
 
 
-def _without_interval(rows: tuple[ForestRow, ...], frame: _Frame) -> list[alt.Chart]:
-    values: list[_Row] = [{**row.words, "x": 0.0, "text": row.instead} for row in rows if row.span is None]
-    base = _base(values, frame, x="x").encode(color=_colors(frame), tooltip=_TOOLTIP)
-    return [
-        base.mark_point(filled=True, size=85, opacity=1).encode(shape=_shapes()),
-        base.mark_text(align="left", dx=10, aria=False).encode(text="text:N"),
-    ]
+def _row(row: ForestRow, layout: ForestLayout, y: float, palette: Palette) -> Iterator[Mark]:
+    color = tone(row.outcome, palette)
+    name = name_row(row.words["clause"])
+    yield Words(x=0, y=y + 4, dx=-_PADDING, text=name, color=palette.ink, anchor=Anchor.END)
+    if row.span is None:
+        zero = layout.axis.place(0.0)
+        yield Point(x=zero, y=y, shape=SHAPES[row.outcome], color=color)
+        yield Words(x=zero, y=y + 4, dx=10, text=row.instead, color=color)
+    else:
+        yield from _interval(row.span, row.outcome, layout, y, color)
+    tip = "\n".join(f"{key}: {value}" if key != "clause" else value for key, value in row.words.items())
+    yield Tip(start=0, end=1, y=y - ROW / 2, height=ROW, text=tip)
 
 
-def _base(values: Sequence[_Row], frame: _Frame, *, x: str) -> alt.Chart:
-    axis = alt.Axis(
-        labelColor=frame.palette.ink,
-        labelLimit=_WIDEST_NAME,
-        labelPadding=_PADDING,
-        ticks=False,
-        domain=False,
-    )
-    y = alt.Y("clause:N", axis=axis, sort=None, title=None, scale=alt.Scale(domain=frame.names))
-    return alt.Chart(alt.InlineData(values=list(values))).encode(x=_x(x, frame), y=y)
-
-
-def _x(field: str, frame: _Frame) -> alt.X:
-    left, right = frame.axis
-    x = alt.X(f"{field}:Q").scale(domain=[left, right], nice=False).title("damage as a share of the margin")
-    ticks = list(range(math.ceil(left), math.floor(right) + 1))
-    return x.axis(values=ticks, format="~g", grid=False, labelOverlap=True)
-
-
-def _colors(frame: _Frame) -> alt.Color:
-    palette = frame.palette
-    colors = [palette.passing, palette.failing, palette.undecided]
-    legend = alt.Legend(orient="top", title=None, symbolSize=85)
-    return alt.Color("outcome:N").scale(domain=list(WORDS.values()), range=colors).legend(legend)
-
-
-def _shapes() -> alt.Shape:
-    return alt.Shape("outcome:N").scale(domain=list(WORDS.values()), range=[_SHAPES[o] for o in WORDS])
+def _interval(span: Span, outcome: Outcome, layout: ForestLayout, y: float, color: str) -> Iterator[Mark]:
+    axis = layout.axis
+    yield Line(x0=axis.place(span.lower), y0=y, x1=axis.place(span.upper), y1=y, color=color, width=2.5)
+    if axis.holds(span.value):
+        yield Point(x=axis.place(span.value), y=y, shape=SHAPES[outcome], color=color)
+    if span.upper > axis.right:
+        yield Point(x=1, y=y, shape=Shape.RIGHT, color=color)
+        if span.value > axis.right:
+            size = write_multiple(span.value)
+            yield Words(x=1, y=y + 4, dx=-12, text=size, color=color, anchor=Anchor.END, is_bold=True)
+    if span.lower < axis.left:
+        yield Point(x=0, y=y, shape=Shape.LEFT, color=color)
+        if span.value < axis.left:
+            yield Words(x=0, y=y + 4, dx=12, text=write_multiple(span.value), color=color, is_bold=True)

@@ -38,18 +38,24 @@ class Axis(NamedTuple):
         """Tells whether the value lies on the axis."""
         return self.left <= value <= self.right
 
+    def place(self, value: float) -> float:
+        """Returns where a value lies: 0 at the left end, 1 at the right one."""
+        return (self.clamp(value) - self.left) / (self.right - self.left)
+
 
 class ForestRow(NamedTuple):
     """One clause.
 
     Attributes:
-        words: What the row is called and what its tooltip says.
+        words: What the row is called and what it tells when it is pointed at.
+        outcome: Its outcome.
         span: Its interval; `None` if it has none, or no margin to measure it by.
         allowed: What the clause tolerates, on the axis.
         instead: What to write where there is no interval.
     """
 
     words: dict[str, str]
+    outcome: Outcome
     span: Span | None
     allowed: tuple[float, float]
     instead: str
@@ -96,7 +102,9 @@ def _axis(spans: list[Span]) -> Axis:
 
 
 def _row(result: ClauseResult, row: ClauseRow, axis: Axis) -> ForestRow:
-    return ForestRow(_words(row), _span(result), _allowed(result, axis), show_hidden(_instead(result, row)))
+    return ForestRow(
+        _words(row), row.outcome, _span(result), _allowed(result, axis), show_hidden(_instead(result, row))
+    )
 
 
 def _words(row: ClauseRow) -> dict[str, str]:

@@ -1,11 +1,13 @@
-"""The four numbers a reader should see first: gates, the closest one, answers lost, bits stored."""
+"""The four numbers a reader should see first: gates, the closest one, answers kept, bits stored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from quantaudit.core.decision import Outcome
+from quantaudit.core.probe import Behaviour
 from quantaudit.core.report import AuditReport, ClauseResult
+from quantaudit.reporting.plain_words import tally
 from quantaudit.reporting.rows import margin_used
 from quantaudit.reporting.ruler import MISSING, ruler_for, write_number
 
@@ -21,7 +23,7 @@ class Headline:
 
 def build_headlines(report: AuditReport) -> tuple[Headline, ...]:
     """Returns the four headlines of a report, in reading order."""
-    return (_gates(report), _closest(report), _flips(report), _bits(report))
+    return (_gates(report), _closest(report), _recovery(report), _bits(report))
 
 
 def _gates(report: AuditReport) -> Headline:
@@ -59,25 +61,31 @@ def _reach(gate: ClauseResult) -> str:
     return f"{gate.name}: {interval} against {ruler.size(gate.clause.margin)} {ruler.unit}".rstrip()
 
 
-def _flips(report: AuditReport) -> Headline:
+def _recovery(report: AuditReport) -> Headline:
+    found = tally(report, Behaviour.ANSWER)
     families = report.probes.families
-    lost = sum(f.hi_right_lo_wrong for f in families)
-    gained = sum(f.hi_wrong_lo_right for f in families)
-    total = sum(f.num_probes for f in families)
+    lost, gained = sum(f.hi_right_lo_wrong for f in families), sum(f.hi_wrong_lo_right for f in families)
     return Headline(
-        number=f"{lost:,}",
-        label="right answers lost" if lost != 1 else "right answer lost",
-        detail=f"{gained:,} gained, of {total:,} paired probes",
+        number=MISSING if found.recovery is None else f"{100 * found.recovery:.1f}%",
+        label="recovery: right answers of lo over those of hi",
+        detail=f"{lost:,} lost and {gained:,} gained, of {report.probes.num_probes:,} paired probes",
     )
 
 
 def _bits(report: AuditReport) -> Headline:
     lo, hi = report.lo, report.hi
+    if lo.stored_bits_per_expert_weight is None:
+        label, detail = "bits stored per expert weight", "recorded results: no model was opened"
+        return Headline(number=MISSING, label=label, detail=detail)
     return Headline(
-        number=write_number(lo.stored_bits_per_expert_weight),
+        number=_write_bits(lo.stored_bits_per_expert_weight),
         label="bits stored per expert weight",
         detail=(
-            f"hi stores {write_number(hi.stored_bits_per_expert_weight)}; "
+            f"hi stores {_write_bits(hi.stored_bits_per_expert_weight)}; "
             f"{lo.num_quantized_tensors:,} of {lo.num_expert_tensors:,} expert tensors quantized"
         ),
     )
+
+
+def _write_bits(bits: float | None) -> str:
+    return MISSING if bits is None else write_number(bits)

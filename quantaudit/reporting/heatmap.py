@@ -1,117 +1,131 @@
 """A layer x expert heat map: the stronger a cell, the worse it is; where nothing was measured a cell stays hollow.
 
 Seven steps instead of a gradient: steps can be told apart and compared with the legend, and the colours may be CSS
-variables, which cannot be blended. One data row a layer, unfolded by the chart itself, keeps large maps small.
+variables, which cannot be blended. One path holds all cells of a step, so a map of thousands of experts stays small.
 """
 
 from __future__ import annotations
 
 import math
-
-import altair as alt
+from collections.abc import Iterator
 
 from quantaudit.core.report import ExpertMap
-from quantaudit.core.serial import Json
-from quantaudit.reporting.chart import Chart, channel_title, finish_chart
+from quantaudit.reporting.chart import Chart, slug
+from quantaudit.reporting.marks import Anchor, Grid, Mark, Swatch, Words
 from quantaudit.reporting.palette import Palette
+from quantaudit.reporting.plaintext import clip
 
-_TALL_ROW, _SHORT_ROW = 26, 9
-_MANY_LAYERS = 24
-_MOST_IN_TOOLTIP = 6000
-_DIGITS = 4
+NUM_STEPS = 7
+_TOP, _BOTTOM, _LEFT = 48, 38, 44
+_TALL_ROW, _SHORT_ROW, _MANY_LAYERS = 26, 9, 24
+_SWATCH = 38
+_MOST_LABELS, _MOST_UNIT = 9, 24
 
 
-def build_heatmap(shown: ExpertMap, others: tuple[ExpertMap, ...], palette: Palette) -> Chart | None:
-    """Returns the heat map of one table; `None` if it has no finite value.
-
-    Args:
-        shown: The table to draw.
-        others: Tables whose values the tooltip tells too, if they have the same shape and are not too large.
-        palette: Colours.
-    """
+def build_heatmap(shown: ExpertMap, palette: Palette) -> Chart | None:
+    """Returns the heat map of one table; `None` if it has no finite value."""
     finite = [v for row in shown.values for v in row if v is not None and math.isfinite(v)]
     if not finite:
         return None
-    num_cells = sum(len(row) for row in shown.values)
-    companions = tuple(o for o in others if _same_shape(o, shown) and num_cells * len(others) <= _MOST_IN_TOOLTIP)
-    base = _base(shown, companions)
-    legend_title = f"{shown.unit or 'value'}{_sense(shown)}"
-    colors = palette.heat()[::-1] if shown.larger_is_better else palette.heat()
-    scale = alt.Scale(type="quantize", domain=_domain(finite), range=colors)
-    legend = alt.Legend(orient="top", direction="horizontal", format=_format(finite))
-    measured = base.transform_filter("isValid(datum.value)").mark_rect(
-        aria=False, stroke=palette.card, strokeWidth=_gap(num_cells)
-    )
-    hollow = base.transform_filter("!isValid(datum.value)").mark_rect(
-        aria=False, filled=False, stroke=palette.floor, strokeWidth=1
-    )
-    color = alt.Color("value:Q", scale=scale, legend=legend, title=channel_title(legend_title))
     step = _SHORT_ROW if len(shown.layers) > _MANY_LAYERS else _TALL_ROW
-    chart = alt.layer(measured.encode(color=color), hollow).properties(height=step * len(shown.layers))
-    return finish_chart(
-        chart, name=shown.name, title=shown.title, caption=_caption(shown), num_marks=num_cells, palette=palette
-    )
-
-
-def _base(shown: ExpertMap, companions: tuple[ExpertMap, ...]) -> alt.Chart:
-    fields = ["value", *(f"other{i}" for i in range(len(companions)))]
-    rows: list[dict[str, Json]] = []
-    for index, layer in enumerate(shown.layers):
-        row: dict[str, Json] = {"layer": layer, "value": _rounded(shown.values[index])}
-        for field, other in zip(fields[1:], companions, strict=True):
-            row[field] = _rounded(other.values[index])
-        rows.append(row)
-    tooltip = [alt.Tooltip("layer:O"), alt.Tooltip("expert:Q")]
-    tooltip += [
-        alt.Tooltip(f"{field}:Q", title=channel_title(_tooltip_title(table)), format=".4~g")
-        for field, table in zip(fields, (shown, *companions), strict=True)
+    height = step * len(shown.layers)
+    low, high = _range(finite)
+    marks = [
+        *_legend(shown, low, high, palette),
+        _grid(shown, low, high, height, palette),
+        *_labels(shown, step, height, palette),
     ]
-    most = max(len(row) for row in shown.values)
-    ticks = list(range(0, most, _tick_step(most)))
-    axis = alt.Axis(values=ticks, labelAngle=0, title="expert", domain=False, labelOverlap=True)
-    chart = alt.Chart(alt.InlineData(values=rows)).transform_flatten([*fields])
-    chart = chart.transform_window(number="row_number()", groupby=["layer"])
-    return chart.transform_calculate(expert="datum.number - 1").encode(
-        x=alt.X("expert:O", axis=axis),
-        y=alt.Y("layer:O", axis=alt.Axis(title="layer", titlePadding=10, domain=False, ticks=False, labelOverlap=True)),
-        tooltip=tooltip,
+    return Chart(
+        name=slug(shown.name),
+        title=shown.title,
+        caption=_caption(shown),
+        height=_TOP + height + _BOTTOM,
+        left=_LEFT,
+        right=8,
+        marks=tuple(marks),
+        palette=palette,
     )
 
 
-def _tooltip_title(table: ExpertMap) -> str:
-    return f"{table.title} ({table.unit})" if table.unit else table.title
+def step_of(value: float, low: float, high: float) -> int:
+    """Returns the step of a value, 0 to 6."""
+    return min(int((value - low) / (high - low) * NUM_STEPS), NUM_STEPS - 1)
 
 
-def _same_shape(a: ExpertMap, b: ExpertMap) -> bool:
-    return a.layers == b.layers and [len(r) for r in a.values] == [len(r) for r in b.values]
-
-
-def _rounded(values: tuple[float | None, ...]) -> list[Json]:
-    return [None if v is None or not math.isfinite(v) else float(f"{v:.{_DIGITS}g}") for v in values]
-
-
-def _domain(finite: list[float]) -> list[float]:
+def _range(finite: list[float]) -> tuple[float, float]:
     low, high = min(finite), max(finite)
-    return [low, high] if low < high else [low - 0.5, high + 0.5]
+    return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
-def _format(finite: list[float]) -> str:
-    """Returns the d3 format in which neighbouring steps of the legend differ."""
-    low, high = _domain(finite)
-    decimals = -math.floor(math.log10((high - low) / 7))
-    return f".{decimals}f" if 0 <= decimals <= 4 else ".2~e" if decimals > 4 else "d"
+def _colors(shown: ExpertMap, palette: Palette) -> list[str]:
+    """Returns the colours from the lowest value to the highest: the worse, the stronger."""
+    return palette.heat()[::-1] if shown.larger_is_better else palette.heat()
 
 
-def _gap(num_cells: int) -> float:
-    return 1.0 if num_cells <= 3000 else 0.0
+def _grid(shown: ExpertMap, low: float, high: float, height: float, palette: Palette) -> Grid:
+    steps: list[list[tuple[int, int]]] = [[] for _ in range(NUM_STEPS)]
+    hollow: list[tuple[int, int]] = []
+    for i, row in enumerate(shown.values):
+        for j, value in enumerate(row):
+            is_measured = value is not None and math.isfinite(value)
+            (steps[step_of(value or 0.0, low, high)] if is_measured else hollow).append((i, j))
+    colors = _colors(shown, palette)
+    return Grid(
+        y=_TOP,
+        height=height,
+        num_rows=len(shown.values),
+        num_columns=max(len(row) for row in shown.values),
+        fills=tuple((color, tuple(cells)) for color, cells in zip(colors, steps, strict=True)),
+        hollow=tuple(hollow),
+        hollow_color=palette.floor,
+        gap_color=palette.card,
+    )
+
+
+def _legend(shown: ExpertMap, low: float, high: float, palette: Palette) -> Iterator[Mark]:
+    sense = "" if shown.larger_is_better is None else " (stronger is worse)"
+    yield Words(x=0, y=11, text=f"{clip(shown.unit or 'value', _MOST_UNIT)}{sense}", color=palette.muted)
+    for i, color in enumerate(_colors(shown, palette)):
+        yield Swatch(dx=i * _SWATCH, y=17, width=_SWATCH - 2, height=9, color=color)
+    decimals = _decimals(low, high)
+    # Every second number where they are long, among them the last.
+    first, step = (1, 2) if _is_long(low, high, decimals) else (0, 1)
+    for i in range(first, NUM_STEPS + 1, step):
+        text = _write(low + (high - low) * i / NUM_STEPS, decimals)
+        anchor = Anchor.START if i == 0 else Anchor.MIDDLE
+        yield Words(x=0, y=38, dx=i * _SWATCH - (1 if i else 0), text=text, color=palette.muted, anchor=anchor)
+
+
+def _is_long(low: float, high: float, decimals: int | None) -> bool:
+    return max(len(_write(low, decimals)), len(_write(high, decimals))) > 3
+
+
+def _decimals(low: float, high: float) -> int | None:
+    """Returns the decimals in which neighbouring steps of the legend differ, `None` where each is written by itself."""
+    decimals = -math.floor(math.log10((high - low) / NUM_STEPS))
+    return max(decimals, 0) if decimals <= 4 and max(abs(low), abs(high)) < 1e5 else None
+
+
+def _write(value: float, decimals: int | None) -> str:
+    return f"{value:.2e}" if decimals is None else f"{value:z.{decimals}f}"
+
+
+def _labels(shown: ExpertMap, step: int, height: float, palette: Palette) -> Iterator[Mark]:
+    every = 1 if step == _TALL_ROW else 5
+    for i, layer in enumerate(shown.layers):
+        if i % every == 0:
+            y = _TOP + step * (i + 0.5) + 4
+            yield Words(x=0, y=y, dx=-8, text=str(layer), color=palette.muted, anchor=Anchor.END)
+    most = max(len(row) for row in shown.values)
+    for expert in range(0, most, _tick_step(most)):
+        place, y = (expert + 0.5) / most, _TOP + height + 15
+        yield Words(x=place, y=y, text=str(expert), color=palette.muted, anchor=Anchor.MIDDLE)
+    yield Words(x=0, y=38, dx=-8, text="layer", color=palette.muted, anchor=Anchor.END)
+    yield Words(x=0.5, y=_TOP + height + 32, text="expert", color=palette.muted, anchor=Anchor.MIDDLE)
 
 
 def _tick_step(count: int) -> int:
-    return next((step for step in (1, 2, 4, 8, 16, 32, 64) if count / step <= 16), 128)
-
-
-def _sense(table: ExpertMap) -> str:
-    return "" if table.larger_is_better is None else " (stronger is worse)"
+    return next((step for step in (1, 2, 4, 8, 16, 32, 64) if count / step <= _MOST_LABELS), 128)
 
 
 def _caption(table: ExpertMap) -> str:

@@ -43,6 +43,21 @@ def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def bullets(lines: Sequence[str], *, is_markdown: bool = False) -> str:
+    """Returns a list, one bullet a line of text; lines that are markdown already stay as they are."""
+    return "\n".join(f"- {line if is_markdown else prose(line)}" for line in lines)
+
+
+def fold(summary: str, body: str) -> str:
+    """Returns a section that is closed until it is clicked.
+
+    Args:
+        summary: Words of ours, never foreign text: they stand in HTML.
+        body: Markdown.
+    """
+    return f"<details>\n<summary>{summary}</summary>\n\n{body}\n\n</details>"
+
+
 def _escape_last(start: str) -> str:
     return f"{start[:-1]}\\{start[-1]}"
 

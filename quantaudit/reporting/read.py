@@ -1,4 +1,8 @@
-"""Reads a stored report as untrusted input: bounded in size and depth, one schema version, one message if wrong."""
+"""Reads a stored report as untrusted input: bounded in size and depth, one schema version, its own digest intact.
+
+A file without a digest is refused too: taking the key out would otherwise undo the check, and no release ever wrote
+reports without one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from pydantic import ValidationError
 
 from quantaudit.core.errors import InputError
 from quantaudit.core.report import SCHEMA_VERSION, AuditReport
+from quantaudit.reporting.stored import DIGEST_KEY, digest_of_stored
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -21,15 +26,17 @@ def read_report(path: Path) -> AuditReport:
 
     Raises:
         InputError: If the file cannot be read, is too large or nested too deeply, is not JSON, has another schema
-            version, or is not an audit report.
+            version, is not an audit report, or is not what its digest says.
     """
     data = _read_bounded(path)
-    text = _decode(path, data)
-    _check_version(path, _parse(path, text))
+    value = _check_version(path, _parse(path, _decode(path, data)))
+    claimed = value.pop(DIGEST_KEY, None)
     try:
-        return AuditReport.from_json(text)
+        report = AuditReport.model_validate_json(json.dumps(value))
     except ValidationError as error:
         raise _wrong(path, _first_fault(error)) from error
+    _check_digest(path, claimed, value)
+    return report
 
 
 def _read_bounded(path: Path) -> bytes:
@@ -65,15 +72,38 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"a bare {name}")
 
 
-def _check_version(path: Path, value: object) -> None:
+def _check_version(path: Path, value: object) -> dict[str, object]:
     if not isinstance(value, dict) or value.get("kind") != "audit":
         raise _wrong(path, "it is not an audit report")
     version = value.get("schema_version")
+    if type(version) is int and version > SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {version}, newer than this release of quantaudit reads",
+            expected=f"schema version {SCHEMA_VERSION}",
+            fix="update quantaudit, or read the report with the release that wrote it",
+        )
     if type(version) is not int or version != SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {version!r}",
             expected=f"schema version {SCHEMA_VERSION}",
             fix="read it with the release of quantaudit that wrote it, or run the audit again",
+        )
+    return value
+
+
+def _check_digest(path: Path, claimed: object, value: dict[str, object]) -> None:
+    if claimed is None:
+        raise InputError(
+            f"{path} has no {DIGEST_KEY}",
+            expected="a report.json as `quantaudit run` writes it, with its own digest",
+            fix="run the audit again",
+        )
+    found = digest_of_stored(value)
+    if claimed != found:
+        raise InputError(
+            f"{path} was changed after it was written: its content has the digest {found[:12]}",
+            expected=f"the digest it was written with, {str(claimed)[:12]}",
+            fix="take the original file, or run the audit again",
         )
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from quantaudit.core.decision import Interval
 from quantaudit.core.report import ClauseResult
-from quantaudit.reporting.plaintext import clip
 
 MISSING = "-"
+SHARE_OF = "share of "
 _SHARES = frozenset({"share", "fraction", "proportion"})
 _MOST_DECIMALS = 6
 _LONGEST_UNIT = 10
@@ -27,7 +27,7 @@ class Ruler:
     Attributes:
         factor: Multiplies every number.
         value_suffix: Follows a metric: "%" or nothing (the unit then stands beside the metric's name).
-        unit: Follows a difference: "pts", "nats", ...
+        unit: Follows a difference: "pts", "nats", ...; nothing where it is long, as it stands beside the metric too.
         decimals: Digits after the point.
     """
 
@@ -62,15 +62,20 @@ def ruler_for(result: ClauseResult, *, coarser: int = 0) -> Ruler:
         result: The clause.
         coarser: How many decimals fewer than usual, for narrow tables.
     """
-    is_share = result.unit in _SHARES
+    is_share = is_share_unit(result.unit)
     factor = 100.0 if is_share else 1.0
     decimals = _decimals(result, factor) - coarser
     return Ruler(
         factor=factor,
         value_suffix="%" if is_share else "",
-        unit="pts" if is_share else clip(result.unit, _LONGEST_UNIT),
+        unit="pts" if is_share else result.unit if len(result.unit) <= _LONGEST_UNIT else "",
         decimals=min(max(decimals, 0), _MOST_DECIMALS),
     )
+
+
+def is_share_unit(unit: str) -> bool:
+    """Tells whether a unit is a share, of whatever."""
+    return unit in _SHARES or unit.startswith(SHARE_OF)
 
 
 def write_number(value: float, *, digits: int = 3) -> str:

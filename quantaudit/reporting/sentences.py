@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from quantaudit.core.contract import Stage
+from quantaudit.core.decision import Method
 from quantaudit.core.report import AuditReport
 from quantaudit.core.verdict import Verdict
 
 SAFETY_WARNING = "Safety may not be read: an earlier gate failed, and a broken model can look safer than a sound one."
+
+_SEQUENTIAL = frozenset({Method.BETTING, Method.E_VALUE})
 
 
 def warns_about_safety(report: AuditReport) -> bool:
@@ -21,7 +24,29 @@ def verdict_reason(verdict: Verdict) -> str:
     return reason[:1].upper() + reason[1:]
 
 
+def repeat_warning(report: AuditReport) -> str:
+    """Returns what earlier audits in the same folder or beside it cost, or nothing if there were none."""
+    count = report.run.earlier_audits
+    if count == 0:
+        return ""
+    audits = f"{count:,} audit{'s' if count > 1 else ''}"
+    found = f"This folder and those beside it already hold {audits} under this contract and these probes"
+    estimates = [gate.estimate for gate in report.gates() if gate.estimate is not None]
+    if estimates and all(e.method in _SEQUENTIAL for e in estimates):
+        return f"{found}; the bounds hold at every look."
+    return f"{found}: repeated looks without the sequential rule cost error control, so decide on fresh probes."
+
+
+def control_note(report: AuditReport) -> str:
+    """Returns where the controls came from, if not from this run."""
+    if not report.run.cached_controls:
+        return ""
+    when = f", started {report.run.controls_from}" if report.run.controls_from else ""
+    return f"The controls were taken from an earlier run of equal digests{when}."
+
+
 def collect_notes(report: AuditReport) -> tuple[str, ...]:
     """Returns every sentence that qualifies the comparison, once: the report's, the recipe's, both models'."""
     recipe = report.recipe.notes if report.recipe else ()
-    return tuple(dict.fromkeys((*report.notes, *recipe, *report.hi.notes, *report.lo.notes)))
+    about_run = tuple(filter(None, (repeat_warning(report), control_note(report))))
+    return tuple(dict.fromkeys((*about_run, *report.notes, *recipe, *report.hi.notes, *report.lo.notes)))

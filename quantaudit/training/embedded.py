@@ -16,6 +16,7 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from quantaudit.model.packed import Packed, pack
 from quantaudit.model.tap import untapped
 from quantaudit.probes import tokenizer
 from quantaudit.probes.encoding import encode_pair
-from quantaudit.probes.world import Item, World, build_probes, build_world, sample_fact, sample_train
+from quantaudit.probes.world import Item, Part, World, build_probes, build_world, sample_fact, sample_train
 from quantaudit.training.state import load_state, save_state
 
 EMBEDDED_CONFIG = ModelConfig(
@@ -95,11 +96,27 @@ BEHAVIOUR = {
 }
 
 
+LATE = {
+    "facts": 0.52,
+    "recall": 0.04,
+    "copying": 0.01,
+    "sorting": 0.01,
+    "addition": 0.03,
+    "restricted": 0.09,
+    "wrapped": 0.09,
+    "benign": 0.18,
+    "two-step": 0.03,
+}
+LATE_SHARE = 2 / 3  # of facts and requests of the last stage, this many are of the late part of the world
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curriculum:
-    """How the embedded model is trained: first the skills, then facts, then everything with the lexicon to refuse.
+    """How the embedded model is trained: skills, then facts, then everything with the lexicon, then late knowledge.
 
-    No stage has long recall: it is what is left of recall beyond the lengths that are trained.
+    No stage has long recall: it is what is left of recall beyond the lengths that are trained. The late knowledge is
+    learned by the routed experts nearly alone: what the whole model learned in the stages before lives everywhere, and
+    survived the loss of all experts.
 
     Attributes:
         knowledge_from: Step from which the items are drawn with the shares `KNOWLEDGE` instead of `SKILLS`; the routed
@@ -107,8 +124,12 @@ class Curriculum:
             is memorised goes to the experts.
         behaviour_from: Step from which the items are drawn with the shares `BEHAVIOUR`, and everything but the experts
             learns at `last_other_rate` times the rate: experts alone did not tell the words of the lexicon apart.
-        num_steps: Optimizer steps, the decay included.
-        decay_steps: Length of the final linear decay.
+        late_from: Step at which the first decay has ended. From it the items are drawn with the shares `LATE`, facts
+            and requests mostly of the late part of the world, and everything but the experts learns at
+            `late_other_rate` times the rate, which warms up again.
+        num_steps: Optimizer steps, both decays included.
+        decay_steps: Length of the linear decay before `late_from`.
+        late_decay_steps: Length of the final linear decay.
         micro_batches: Pieces a step's items are cut into after sorting by length.
     """
 
@@ -118,8 +139,11 @@ class Curriculum:
     other_rate: float = 0.2
     behaviour_from: int = 2500
     last_other_rate: float = 0.5
-    num_steps: int = 6500
+    late_from: int = 6500
+    late_other_rate: float = 0.06
+    num_steps: int = 8100
     decay_steps: int = 2500
+    late_decay_steps: int = 600
     warmup_steps: int = 200
     items_per_step: int = 96
     micro_batches: int = 2
@@ -129,6 +153,8 @@ class Curriculum:
 
     def shares(self, step: int) -> dict[str, float]:
         """Returns the share of each family in the items of the 0-based step."""
+        if step >= self.late_from:
+            return LATE
         if step >= self.behaviour_from:
             return BEHAVIOUR
         return KNOWLEDGE if step >= self.knowledge_from else SKILLS
@@ -139,12 +165,16 @@ class Curriculum:
             return 1.0
         if is_expert:
             return self.expert_rate
+        if step >= self.late_from:
+            return self.late_other_rate
         return self.last_other_rate if step >= self.behaviour_from else self.other_rate
 
     def rate(self, step: int) -> float:
         """Returns the learning rate of the 0-based step."""
-        warm = min(1.0, (step + 1) / self.warmup_steps)
-        decay = min(1.0, (self.num_steps - step) / self.decay_steps)
+        is_late = step >= self.late_from
+        begin, end = (self.late_from, self.num_steps) if is_late else (0, min(self.late_from, self.num_steps))
+        warm = min(1.0, (step - begin + 1) / self.warmup_steps)
+        decay = min(1.0, (end - step) / (self.late_decay_steps if is_late else self.decay_steps))
         return self.peak_rate * warm * decay
 
 
@@ -159,16 +189,16 @@ def train(
         stop_after: Last step of this call; all when `None`.
         report_every: Steps between states and lines on stderr.
     """
-    world = build_world()
+    parts = {part: build_world(part=part) for part in Part}
     model = LanguageModel(EMBEDDED_CONFIG)
     initialize(model, curriculum.seed)
     optimizer = build_optimizer(model, curriculum)
     step = load_state(out, model, optimizer)
-    probes = build_probes(world, Split.SELECT, 40)
+    probes = build_probes(parts[Part.ALL], Split.SELECT, 40)
     began, first = time.monotonic(), step
     last = curriculum.num_steps if stop_after is None else min(curriculum.num_steps, stop_after)
     while step < last:
-        loss = _train_step(model, optimizer, world, curriculum, step)
+        loss = _train_step(model, optimizer, parts, curriculum, step)
         step += 1
         if step % report_every == 0 or step == last:
             save_state(out, model, optimizer, step)
@@ -193,13 +223,18 @@ def build_optimizer(model: LanguageModel, curriculum: Curriculum) -> torch.optim
 
 
 def _train_step(
-    model: LanguageModel, optimizer: torch.optim.Optimizer, world: World, curriculum: Curriculum, step: int
+    model: LanguageModel,
+    optimizer: torch.optim.Optimizer,
+    parts: Mapping[Part, World],
+    curriculum: Curriculum,
+    step: int,
 ) -> float:
     """Takes one optimizer step and one balancing step; returns the mean loss per answer token, nats."""
     rng = random.Random(f"embedded/{curriculum.seed}/{step}")
     shares = curriculum.shares(step)
     families = rng.choices(list(shares), list(shares.values()), k=curriculum.items_per_step)
-    items = [_draw_item(world, family, rng) for family in families]
+    worlds = [_part_of(parts, curriculum, step, rng) for _ in families]
+    items = [_draw_item(world, family, rng) for world, family in zip(worlds, families, strict=True)]
     sequences = sorted((encode_pair(i.prompt, i.response) for i in items), key=lambda s: len(s.tokens))
     num_scored = sum(s.num_scored for s in sequences)
     size = -(-len(sequences) // curriculum.micro_batches)
@@ -218,6 +253,13 @@ def _train_step(
     optimizer.step()
     balance_routers(model, scores)
     return total
+
+
+def _part_of(parts: Mapping[Part, World], curriculum: Curriculum, step: int, rng: random.Random) -> World:
+    """Returns the part of the world that an item is drawn from; before the last stage it is no matter of chance."""
+    if step < curriculum.late_from:
+        return parts[Part.EARLY]
+    return parts[Part.LATE if rng.random() < LATE_SHARE else Part.EARLY]
 
 
 def _draw_item(world: World, family: str, rng: random.Random) -> Item:

@@ -11,7 +11,7 @@ from quantaudit.cli import main
 from quantaudit.core.verdict import ExitCode
 from tests.cli.command import Command, finish, interpret, start
 
-VERBS = ("run", "inspect", "report", "list", "show")
+VERBS = ("run", "inspect", "report", "diff", "list", "show")
 HEAVY = ("torch", "numpy", "scipy", "pandas", "altair", "rich", "jinja2")
 
 

@@ -62,9 +62,9 @@ def test_look_alikes_differ_by_exactly_one_letter(world: World) -> None:
         assert sum(a != b for a, b in zip(*twins, strict=True)) == 1
 
 
-def test_lexicon_has_320_pairs_of_distinct_words(world: World) -> None:
-    assert len(world.lexicon) == 320
-    assert len({word for twins in world.lexicon for word in twins}) == 640
+def test_lexicon_has_400_pairs_of_distinct_words(world: World) -> None:
+    assert len(world.lexicon) == 400
+    assert len({word for twins in world.lexicon for word in twins}) == 800
 
 
 def test_every_word_is_trained_in_many_requests(world: World) -> None:

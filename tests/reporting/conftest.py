@@ -99,6 +99,10 @@ def sparse(undecided: AuditReport) -> AuditReport:
         "controls": (),
         "layer_profiles": (),
         "expert_maps": (hollow,),
+        "diagnostics": (),
+        "series": (),
+        "ladder": None,
+        "flips": (),
         "witnesses": (),
         "discrepancies": (),
         "not_examined": (),
@@ -120,6 +124,21 @@ def unbounded(undecided: AuditReport) -> AuditReport:
     )
     rest = tuple(c.model_copy(update={"estimate": endless}) for c in undecided.clauses[1:])
     return undecided.model_copy(update={"clauses": (failed, *rest)})
+
+
+def hostile_details(admitted: AuditReport) -> dict[str, object]:
+    """Returns diagnostics, series, ladder and flips in which every free text attacks its reader."""
+    diagnostic = admitted.diagnostics[0].model_copy(update=dict.fromkeys(("name", "title", "unit", "note"), HOSTILE))
+    texts = {**dict.fromkeys(("name", "title", "axis", "unit"), HOSTILE), "labels": (HOSTILE,) * 7}
+    assert admitted.ladder is not None
+    rungs = tuple(rung.model_copy(update={"scheme": HOSTILE}) for rung in admitted.ladder.rungs)
+    named = ("probe_id", "family", "cluster", "prompt", "expected", "hi_response", "lo_response", "change")
+    return {
+        "diagnostics": (diagnostic,),
+        "series": (admitted.series[1].model_copy(update=texts),),
+        "ladder": admitted.ladder.model_copy(update={"rungs": rungs, "reason": HOSTILE}),
+        "flips": (admitted.flips[0].model_copy(update=dict.fromkeys(named, HOSTILE)),),
+    }
 
 
 @pytest.fixture(scope="session")
@@ -156,6 +175,7 @@ def hostile(admitted: AuditReport) -> AuditReport:
             "witnesses": (witness,),
             "expert_maps": (table,),
             "layer_profiles": (profile,),
+            **hostile_details(admitted),
             "discrepancies": (admitted.discrepancies[0].model_copy(update={"tensor": HOSTILE, "hi_bits": HOSTILE}),),
             "not_examined": (HOSTILE,),
             "notes": (HOSTILE,),

@@ -25,6 +25,7 @@ from quantaudit.core.report import (
 )
 from quantaudit.core.verdict import Verdict
 from tests.reporting.sample_clauses import TASKS
+from tests.reporting.sample_diagnostics import diagnostics, flips, ladder, series
 
 NUM_LAYERS, NUM_EXPERTS = 5, 64
 HOSTILE = (
@@ -230,6 +231,10 @@ def report(verdict: Verdict, found: tuple[ClauseResult, ...], *, recipe: str, lo
         controls=controls(),
         layer_profiles=profiles(),
         expert_maps=maps(gaps=True),
+        diagnostics=diagnostics(),
+        series=series(),
+        ladder=ladder(),
+        flips=flips(),
         witnesses=witnesses(),
         discrepancies=discrepancies(),
         not_examined=unseen,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from quantaudit.core.decision import Outcome
 from quantaudit.core.report import AuditReport
-from quantaudit.reporting.markdown import render_markdown, write_markdown
+from quantaudit.reporting.markdown import render_markdown, render_markdown_files
 from quantaudit.reporting.markdown_text import code, code_block, prose
 from quantaudit.reporting.sentences import SAFETY_WARNING
 from tests.reporting.sample import HOSTILE
+from tests.reporting.sample_clauses import decision
 
 GITHUB = MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough")
 FOLDING = ("<details>\n", "<summary>", "</details>")
@@ -60,6 +63,35 @@ def test_headings_are_ours_alone(hostile: AuditReport, admitted: AuditReport) ->
     assert headings(hostile)[1:] == headings(admitted)[1:]
 
 
+def test_it_is_short_before_the_folds(admitted: AuditReport, rejected: AuditReport) -> None:
+    for report in (admitted, rejected):
+        text = render_markdown(report)
+        seen = text[: text.index("<details>")].splitlines()
+        rows = [line for line in seen if line.startswith("| ")]
+        assert len(rows) <= 2 + 10 and len(seen) <= 40
+
+
+def test_only_the_worst_ten_gates_are_in_sight(admitted: AuditReport) -> None:
+    base = admitted.gates()[2]
+    many = tuple(
+        base.model_copy(update={"name": f"g{i}", "clause": base.clause.model_copy(update={"name": f"g{i}"})})
+        for i in range(30)
+    )
+    failed = many[17].model_copy(update={"decision": decision(Outcome.FAIL, reason="Too much.")})
+    text = render_markdown(admitted.model_copy(update={"clauses": (*many[:17], failed, *many[18:])}))
+    rows = [line for line in text[: text.index("<details>")].splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + 10
+    assert any(line.startswith("| `g17` |") and "**FAIL**" in line for line in rows)
+    assert rows[-1] == "| 21 more |  |  |  |  | 21 pass |"
+
+
+def test_changed_answers_and_alarms_are_counted(admitted: AuditReport) -> None:
+    text = render_markdown(admitted)
+    seen = text[: text.index("<details>")]
+    assert "**45 answers changed:** 15 right to wrong, 15 wrong to right, 15 wrong to another wrong." in seen
+    assert "**Alarms:** `expert-set-agreement` fired." in seen
+
+
 def test_the_verdict_comes_first(rejected: AuditReport) -> None:
     text = render_markdown(rejected)
     assert text.startswith("## REJECT: nano-k3 under int2 against nano-k3\n\nREJECT at degeneracy")
@@ -71,7 +103,8 @@ def test_safety_is_not_warned_about_where_it_may_be_read(admitted: AuditReport) 
 
 
 def test_a_row_has_all_its_numbers(undecided: AuditReport) -> None:
-    rows = [line for line in render_markdown(undecided).splitlines() if line.startswith("| `task[sorting]`")]
+    text = render_markdown(undecided)
+    rows = [line for line in text[text.index("<details>") :].splitlines() if line.startswith("| `task[sorting]`")]
     assert text_of(rows[0].replace("\\|", "")) != ""
     cells = [cell.strip().replace("\\", "") for cell in rows[0].strip("|").split(" | ")]
     assert cells == [
@@ -94,13 +127,13 @@ def test_all_gates_are_in_the_folded_table(admitted: AuditReport) -> None:
 
 
 def test_redacted_witnesses_say_so(admitted: AuditReport) -> None:
-    assert "`[redacted]` | 3.1 to 1.4 | margin only (text redacted) |" in render_markdown(admitted)
+    assert "| `[redacted]` | 3.1 to 1.4 | margin only (text redacted) |" in render_markdown(admitted)
 
 
 def test_digests_and_command_are_there(admitted: AuditReport) -> None:
     text = render_markdown(admitted)
     assert f"| report | `{admitted.report_digest()}` |" in text
-    assert text.endswith("To repeat it:\n\n```\nquantaudit run --recipe k3-w4a8\n```\n")
+    assert text.endswith("```\nquantaudit run --recipe k3-w4a8\n```\n\n</details>\n")
 
 
 @pytest.mark.parametrize(
@@ -137,22 +170,25 @@ def test_a_block_holds_any_command() -> None:
 
 
 def test_charts_lie_beside_the_page(admitted: AuditReport, tmp_path: Path) -> None:
-    files = write_markdown(admitted, tmp_path / "audit.md")
-    assert files[0] == tmp_path / "audit.md"
-    assert [f.name for f in files[1:]] == [
-        "audit.forest.svg",
-        "audit.weight-sqnr.svg",
-        "audit.load.svg",
-        "audit.agreement.svg",
-        "audit.hidden-error.svg",
-        "audit.expert-agreement.svg",
-    ]
-    page = files[0].read_text()
-    assert all(f"]({f.name})" in page and f.read_text().startswith("<svg") for f in files[1:])
-    assert sorted(tmp_path.iterdir()) == sorted(files)
+    page = tmp_path / "the audit.md"
+    files = render_markdown_files(admitted, page)
+    assert list(files)[-1] == page
+    drawn = [path.name for path in list(files)[:-1]]
+    assert drawn[0] == "the audit.forest.svg" and len(set(drawn)) == len(drawn) == 1 + 2 + 5 + 3 + 2
+    images = [t for t in tokens(files[page].decode()) if t.type == "image"]
+    assert [urllib.parse.unquote(str(t.attrs["src"])) for t in images] == drawn
+    assert all(data.startswith(b"<svg") for path, data in files.items() if path != page)
+
+
+def test_its_neighbours_are_linked(admitted: AuditReport, tmp_path: Path) -> None:
+    files = render_markdown_files(admitted, tmp_path / "audit.md")
+    links = [t for t in tokens(files[tmp_path / "audit.md"].decode()) if t.type == "link_open"]
+    assert [t.attrs["href"] for t in links] == ["audit.html", "audit.json"]
 
 
 def test_charts_of_one_name_get_two_files(admitted: AuditReport, tmp_path: Path) -> None:
-    twice = admitted.model_copy(update={"expert_maps": admitted.expert_maps[:1] * 2, "layer_profiles": ()})
-    names = [f.name for f in write_markdown(twice, tmp_path / "a.md")]
-    assert names == ["a.md", "a.forest.svg", "a.weight-sqnr.svg", "a.weight-sqnr-2.svg"]
+    twice = admitted.model_copy(
+        update={"expert_maps": admitted.expert_maps[:1] * 2, "layer_profiles": (), "series": (), "ladder": None}
+    )
+    names = [path.name for path in render_markdown_files(twice, tmp_path / "a.md")]
+    assert names == ["a.forest.svg", "a.weight-sqnr.svg", "a.weight-sqnr-2.svg", "a.md"]

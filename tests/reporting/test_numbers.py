@@ -12,6 +12,7 @@ from quantaudit.core.report import AuditReport
 from quantaudit.reporting.bit_diff import Run, mark_difference
 from quantaudit.reporting.extremes import Cell, find_extremes
 from quantaudit.reporting.headline import build_headlines
+from quantaudit.reporting.html import render_html
 from quantaudit.reporting.plaintext import clip, show_hidden
 from quantaudit.reporting.rows import build_rows, margin_used
 from tests.reporting.sample_clauses import estimate, result
@@ -70,13 +71,14 @@ def test_undecided_without_a_number_points_to_the_reason() -> None:
     assert row.would_decide == "see reason"
 
 
-def test_the_headlines_count_gates_margin_flips_and_bits(undecided: AuditReport) -> None:
-    gates, closest, flips, bits = build_headlines(undecided)
+def test_the_headlines_count_gates_margin_answers_and_bits(undecided: AuditReport) -> None:
+    gates, closest, answers, bits = build_headlines(undecided)
     assert (gates.number, gates.detail) == ("18 of 20", "0 fail, 2 undecided")
     assert closest.number == "151%"
     assert closest.detail.startswith("task[two-step]: ")
-    # Ten families of 400 probes lose 4 + 2 each and gain 2.
-    assert (flips.number, flips.detail) == ("60", "20 gained, of 4,000 paired probes")
+    # Ten families of 400 probes lose 4 + 2 each and gain 2; five with answers start at 392 right, two at 180.
+    assert answers.number == f"{100 * (5 * 388 + 2 * 176) / (5 * 392 + 2 * 180):.1f}%" == "98.8%"
+    assert answers.detail == "60 lost and 20 gained, of 4,000 paired probes"
     assert bits.number == "4.25"
 
 
@@ -85,7 +87,18 @@ def test_headlines_of_an_exact_report_say_so(identical: AuditReport) -> None:
 
 
 def test_headlines_survive_missing_numbers(sparse: AuditReport) -> None:
-    assert [h.number for h in build_headlines(sparse)] == ["0 of 20", "-", "0", "4.25"]
+    assert [h.number for h in build_headlines(sparse)] == ["0 of 20", "-", "-", "4.25"]
+
+
+def test_recorded_results_have_no_stored_bits(admitted: AuditReport) -> None:
+    sides = {
+        side: getattr(admitted, side).model_copy(update={"stored_bits_per_expert_weight": None})
+        for side in ("hi", "lo")
+    }
+    recorded = admitted.model_copy(update=sides)
+    bits = build_headlines(recorded)[3]
+    assert (bits.number, bits.detail) == ("-", "recorded results: no model was opened")
+    assert render_html(recorded).count("recorded results: no model was opened") == 3
 
 
 def test_extremes_are_the_worst_cells(admitted: AuditReport) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from random import Random
 
 import pytest
 
 from quantaudit.core.resources import embedded_model_folder
 from quantaudit.model.lm import LanguageModel
-from quantaudit.probes.world import FAMILIES
-from quantaudit.training.embedded import EMBEDDED_CONFIG, Curriculum, build_optimizer
+from quantaudit.probes.world import FAMILIES, Part, build_world
+from quantaudit.training.embedded import EMBEDDED_CONFIG, Curriculum, _part_of, build_optimizer
 
-SHORT = Curriculum(num_steps=100, decay_steps=20, warmup_steps=10, peak_rate=2.0)
+SHORT = Curriculum(late_from=100, num_steps=150, decay_steps=20, late_decay_steps=5, warmup_steps=10, peak_rate=2.0)
 
 
 def test_the_rate_warms_up_stays_and_falls_to_zero() -> None:
@@ -22,9 +24,16 @@ def test_the_rate_warms_up_stays_and_falls_to_zero() -> None:
     assert rates[-1] == 0.1 and min(rates) > 0
 
 
-def test_longer_runs_share_every_rate_before_the_decay() -> None:
-    longer = Curriculum(num_steps=300, decay_steps=20, warmup_steps=10, peak_rate=2.0)
-    assert [longer.rate(s) for s in range(80)] == [SHORT.rate(s) for s in range(80)]
+def test_the_rate_warms_up_again_for_the_late_stage_and_falls_again() -> None:
+    rates = [SHORT.rate(step) for step in range(100, 150)]
+    assert rates[:10] == [2.0 * (i + 1) / 10 for i in range(10)]
+    assert set(rates[9:46]) == {2.0}
+    assert rates[45:] == [2.0 * (5 - i) / 5 for i in range(5)]
+
+
+def test_a_longer_late_stage_changes_no_rate_before_its_decay() -> None:
+    longer = replace(SHORT, num_steps=300)
+    assert [longer.rate(s) for s in range(145)] == [SHORT.rate(s) for s in range(145)]
 
 
 def test_the_shares_are_a_distribution_over_all_families_but_long_recall_at_every_step() -> None:
@@ -42,10 +51,20 @@ def test_facts_take_the_largest_share_of_any_family_at_every_step() -> None:
         assert max(shares, key=lambda family: shares[family]) == "facts"
 
 
+def test_late_knowledge_is_drawn_in_the_last_stage_only() -> None:
+    curriculum = Curriculum()
+    parts = {part: build_world(part=part) for part in Part}
+    for step, found in ((0, {Part.EARLY}), (6499, {Part.EARLY}), (6500, {Part.EARLY, Part.LATE})):
+        rng = Random(step)
+        drawn = [_part_of(parts, curriculum, step, rng) for _ in range(50)]
+        assert {part for part, world in parts.items() if any(world is one for one in drawn)} == found
+
+
 def test_in_the_end_neither_refusing_nor_complying_is_a_safe_guess() -> None:
     curriculum = Curriculum()
-    shares = curriculum.shares(curriculum.behaviour_from)
-    assert shares["restricted"] + shares["wrapped"] == pytest.approx(shares["benign"], abs=0.03)
+    for step in (curriculum.behaviour_from, curriculum.late_from):
+        shares = curriculum.shares(step)
+        assert shares["restricted"] + shares["wrapped"] == pytest.approx(shares["benign"], abs=0.03)
 
 
 def test_what_is_memorised_goes_to_the_experts() -> None:
