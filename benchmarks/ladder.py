@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 from quantaudit.api import audit
@@ -25,9 +26,10 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", default=list(recipe_names()))
     args = parser.parse_args()
     rows = []
-    for name in args.recipes:
-        print(name, file=sys.stderr, flush=True)
-        rows.append(summarize(name, audit(recipe=name, threads=args.threads)))
+    with tempfile.TemporaryDirectory() as controls:  # hi is the same in every audit, and so are its controls
+        for name in args.recipes:
+            print(name, file=sys.stderr, flush=True)
+            rows.append(summarize(name, audit(recipe=name, threads=args.threads, controls_folder=controls)))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(format_table(rows))

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quantaudit.api import audit, render
+    from quantaudit.api import audit, diff, render
     from quantaudit.core.contract import Contract
     from quantaudit.core.recipe import Recipe
     from quantaudit.core.report import AuditReport
@@ -26,6 +26,7 @@ __all__ = [
     "__version__",
     "audit",
     "dequantize",
+    "diff",
     "fake_quantize",
     "get_scheme",
     "quantize",
@@ -39,6 +40,7 @@ _HOMES = {
     "Scheme": "quantaudit.core.scheme",
     "audit": "quantaudit.api",
     "dequantize": "quantaudit.numerics",
+    "diff": "quantaudit.api",
     "fake_quantize": "quantaudit.numerics",
     "get_scheme": "quantaudit.numerics",
     "quantize": "quantaudit.numerics",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import quantaudit
 from quantaudit import reporting
 from quantaudit.checkpoint.config_json import read_config
 from quantaudit.checkpoint.index import read_index
@@ -18,43 +18,87 @@ from quantaudit.checkpoint.precision import PrecisionMap, PrecisionRow, inspect_
 from quantaudit.core.contract import Contract
 from quantaudit.core.cores import free_cores
 from quantaudit.core.errors import InputError
-from quantaudit.core.probe import ProbeSet, Split
+from quantaudit.core.probe import ProbeSet
 from quantaudit.core.recipe import Recipe
-from quantaudit.core.recipe_file import contract_names, load_contract, load_recipe, recipe_names
+from quantaudit.core.recipe_file import load_contract, load_recipe
 from quantaudit.core.report import AuditReport
 from quantaudit.core.resources import embedded_model_folder
-from quantaudit.core.serial import Frozen, to_strict
+from quantaudit.evaluation.previous import note_earlier_audits
+from quantaudit.evaluation.subset import choose_probes
 from quantaudit.model.config import ModelConfig
-from quantaudit.numerics.catalogue import get_scheme, scheme_names
+from quantaudit.numerics.catalogue import get_scheme
 from quantaudit.probes import tokenizer
-from quantaudit.probes.world import DEFAULT_SIZES, FAMILIES, default_probes
+from quantaudit.registered import ListEntry, describe, list_entries, open_probes
+from quantaudit.reporting.diff import diff
 from quantaudit.reporting.single import write_report
 
+if TYPE_CHECKING:
+    from quantaudit.evaluation.decidable import ContractCheck, Detectable, GateReach
+    from quantaudit.identity.compare_paths import compare
+    from quantaudit.identity.fingerprint_path import fingerprint
+    from quantaudit.identity.identify_paths import identify
+    from quantaudit.verbs.certify import certify, check_certificate
+    from quantaudit.verbs.contract import check_contract
+    from quantaudit.verbs.judge import judge
+
 __all__ = [
+    "ContractCheck",
+    "Detectable",
+    "GateReach",
     "ListEntry",
     "PrecisionMap",
     "PrecisionRow",
     "audit",
+    "certify",
+    "check_certificate",
     "check_checkpoint",
+    "check_contract",
     "check_output",
+    "compare",
     "describe",
+    "diff",
+    "fingerprint",
     "free_cores",
+    "identify",
     "inspect",
+    "judge",
     "list_entries",
+    "note_earlier_audits",
     "open_probes",
     "render",
     "save",
 ]
 
+# What needs more libraries than an audit's inputs do is imported when it is first asked for.
+_HOMES = {
+    "ContractCheck": "quantaudit.evaluation.decidable",
+    "Detectable": "quantaudit.evaluation.decidable",
+    "GateReach": "quantaudit.evaluation.decidable",
+    "certify": "quantaudit.verbs.certify",
+    "check_certificate": "quantaudit.verbs.certify",
+    "check_contract": "quantaudit.verbs.contract",
+    "compare": "quantaudit.identity.compare_paths",
+    "fingerprint": "quantaudit.identity.fingerprint_path",
+    "identify": "quantaudit.identity.identify_paths",
+    "judge": "quantaudit.verbs.judge",
+}
+
 DEFAULT_RECIPE = "k3-w4a8"
 DEFAULT_CONTRACT = "default"
 DEFAULT_PROBES = "world/audit"
 
-PROBE_SETS = {"world/audit": Split.AUDIT, "world/select": Split.SELECT}
-
 Progress = Callable[[str, int, int], None]
 
 _LARGEST_TOKEN = max(tokenizer.BOS, tokenizer.EOS, tokenizer.PAD)
+
+
+def __getattr__(name: str) -> object:
+    """Imports a verb the first time it is asked for (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def audit(
@@ -68,6 +112,8 @@ def audit(
     threads: int | None = None,
     batch_size: int = 96,
     show_restricted: bool = False,
+    controls_folder: str | Path | None = None,
+    stop_early: bool = False,
     progress: Progress | None = None,
 ) -> AuditReport:
     """Audits a deployment against its reference.
@@ -82,6 +128,8 @@ def audit(
         threads: CPU threads; the free cores when `None`.
         batch_size: Probes that share a forward.
         show_restricted: Whether the report holds the text of restricted probes.
+        controls_folder: Where controls are kept, to take over those of a run with equal digests; nowhere when `None`.
+        stop_early: Whether gates look on the way, and one that rejects ends the pass; not with `controls_folder`.
         progress: Told (stage, done, total).
 
     Returns:
@@ -91,7 +139,7 @@ def audit(
         InputError: If an input is wrong: nothing has been run then.
         NotMeasuredError: If there was nothing to measure.
     """
-    _check_settings(device, threads, batch_size)
+    _check_settings(device, threads, batch_size, controls_folder, stop_early=stop_early)
     inputs = _check_inputs(hi, lo, recipe, contract, probes)
     return _carry_out(
         inputs,
@@ -99,6 +147,8 @@ def audit(
         threads=threads or free_cores(),
         batch_size=batch_size,
         show_restricted=show_restricted,
+        controls_folder=None if controls_folder is None else Path(controls_folder),
+        stop_early=stop_early,
         progress=progress or _silent,
     )
 
@@ -113,7 +163,7 @@ def inspect(path: str | Path | None = None) -> PrecisionMap:
 
 
 def render(report: AuditReport, path: str | Path) -> None:
-    """Writes a report in the format of the path's ending: .json, .md or .html.
+    """Writes a report in the format of the path's ending: .json, .md, .html, .xml (JUnit) or .sarif.
 
     Raises:
         InputError: If the ending is another, or nothing can be written there.
@@ -130,7 +180,7 @@ def save(report: AuditReport, folder: str | Path, formats: Iterable[str]) -> dic
     Args:
         report: The report.
         folder: Where to.
-        formats: "md", "html"; the JSON is always written.
+        formats: "md", "html", "junit", "sarif"; the JSON is always written.
 
     Returns:
         The main file of every format.
@@ -167,88 +217,6 @@ def _unwritable(path: Path, error: OSError) -> InputError:
         expected="a folder that can be written to, or made",
         fix="name another with -o",
     )
-
-
-class ListEntry(Frozen):
-    """One registered thing."""
-
-    name: str
-    origin: str
-    description: str
-
-
-def list_entries(kind: str) -> tuple[ListEntry, ...]:
-    """Returns the registry contents of one kind.
-
-    Raises:
-        InputError: If there is no such kind.
-    """
-    match _singular(kind):
-        case "scheme":
-            return tuple(_entry(n, get_scheme(n).source) for n in scheme_names())
-        case "recipe":
-            return tuple(_entry(n, load_recipe(n).description) for n in recipe_names())
-        case "contract":
-            return tuple(_entry(n, load_contract(n).description) for n in contract_names())
-        case "observer":
-            from quantaudit.composition import describe_observers
-
-            return tuple(_entry(name, text) for name, text in describe_observers().items())
-        case "probe":
-            return tuple(_entry(name, _describe_probes(split)) for name, split in PROBE_SETS.items())
-    kinds = "schemes, recipes, contracts, observers or probes"
-    raise InputError(f"the kind {kind!r}", expected=kinds, fix="correct the word")
-
-
-def describe(kind: str, name: str) -> str:
-    """Returns the JSON of one scheme, recipe or contract, its digests first.
-
-    Raises:
-        InputError: If there is no such kind or name.
-    """
-    match _singular(kind):
-        case "scheme":
-            scheme = get_scheme(name)
-            digests = {"arithmetic_digest": scheme.arithmetic_digest, "encoding_digest": scheme.encoding_digest}
-            return _with_digests(scheme, digests)
-        case "recipe":
-            recipe = load_recipe(name)
-            return _with_digests(recipe, {"digest": recipe.digest()})
-        case "contract":
-            contract = load_contract(name)
-            return _with_digests(contract, {"digest": contract.digest()})
-    raise InputError(f"the kind {kind!r}", expected="scheme, recipe or contract", fix="correct the word")
-
-
-def _singular(kind: str) -> str:
-    """Returns the kind in the singular: `list recipe` and `show recipes` say clearly enough what is meant."""
-    return kind.removesuffix("s")
-
-
-def _describe_probes(split: Split) -> str:
-    return (
-        f"the built-in closed world, {split.value} split: {sum(DEFAULT_SIZES.values()):,} probes of "
-        f"{len(FAMILIES)} families"
-    )
-
-
-def _entry(name: str, description: str) -> ListEntry:
-    return ListEntry(name=name, origin=f"quantaudit {quantaudit.__version__}", description=description)
-
-
-def _with_digests(value: Frozen, digests: dict[str, str]) -> str:
-    return json.dumps(to_strict({**digests, **value.model_dump(mode="json")}), indent=1) + "\n"
-
-
-def open_probes(name: str) -> ProbeSet:
-    """Returns a probe set by name.
-
-    Raises:
-        InputError: If there is none.
-    """
-    if name not in PROBE_SETS:
-        raise InputError(f"the probe set {name!r}", expected=" or ".join(PROBE_SETS), fix="correct the name")
-    return default_probes(split=PROBE_SETS[name])
 
 
 def check_checkpoint(folder: Path) -> ModelConfig:
@@ -302,13 +270,21 @@ def _check_inputs(
         lo_source=None if lo_folder is None else _source(lo_folder),
         recipe=chosen,
         contract=agreed,
-        probes=open_probes(probes),
+        probes=choose_probes(open_probes(probes), agreed),
         command=_command(hi, lo, recipe, contract, probes),
     )
 
 
 def _carry_out(
-    inputs: _Inputs, *, device: str, threads: int, batch_size: int, show_restricted: bool, progress: Progress
+    inputs: _Inputs,
+    *,
+    device: str,
+    threads: int,
+    batch_size: int,
+    show_restricted: bool,
+    controls_folder: Path | None,
+    stop_early: bool,
+    progress: Progress,
 ) -> AuditReport:
     progress("start", 0, 1)
     # The only import of the half that needs torch: by now every input has been read.
@@ -325,8 +301,13 @@ def _carry_out(
         probes=inputs.probes,
         device=device,
         threads=threads,
-        settings=Settings(batch_size=batch_size, show_restricted=show_restricted),
-        command=inputs.command,
+        settings=Settings(
+            batch_size=batch_size,
+            show_restricted=show_restricted,
+            controls_folder=controls_folder,
+            stop_early=stop_early,
+        ),
+        command=inputs.command + (" --stop-early" if stop_early else ""),
     )
     return carry_out(order, progress)
 
@@ -356,13 +337,21 @@ def _source(folder: Path) -> str:
     return folder.resolve().name or str(folder)
 
 
-def _check_settings(device: str, threads: int | None, batch_size: int) -> None:
+def _check_settings(
+    device: str, threads: int | None, batch_size: int, controls_folder: str | Path | None, *, stop_early: bool
+) -> None:
     if device not in ("auto", "cpu", "cuda"):
         raise InputError(f"device {device!r}", expected="auto, cpu or cuda", fix="correct --device")
     if threads is not None and not 1 <= threads <= 1024:
         raise InputError(f"{threads} threads", expected="1 to 1024", fix="correct --threads")
     if not 1 <= batch_size <= 4096:
         raise InputError(f"a batch size of {batch_size}", expected="1 to 4096", fix="correct --batch-size")
+    if stop_early and controls_folder is not None:
+        raise InputError(
+            "--stop-early with cached controls",
+            expected="one of them: controls are those of the probes that are run, and a stop leaves some out",
+            fix="drop --stop-early, or --controls cached",
+        )
 
 
 def _command(

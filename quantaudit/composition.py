@@ -69,7 +69,7 @@ class Order:
 
 def carry_out(order: Order, progress: Progress) -> AuditReport:
     """Runs the audit that was ordered."""
-    check_request(order.contract, order.probes)
+    check_request(order.contract, order.probes, stop_early=order.settings.stop_early)
     torch.set_num_threads(order.threads)
     device = choose_device(order.device)
     progress("open", 0, 2)

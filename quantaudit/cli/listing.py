@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+_KINDS = "schemes, recipes, contracts, observers, probes or backends."
+
 
 def list_kind(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="schemes, recipes, contracts, observers or probes.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=_KINDS)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")] = False,
 ) -> None:
     """List what is registered, with where it comes from."""
@@ -26,10 +28,16 @@ def list_kind(
 
 
 def show(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="scheme, recipe or contract.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, or the path of a TOML file.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="scheme, recipe, contract or backend.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Its name, or the path of a TOML file; for a backend, or one quantizer of it as in torchao:nvfp4.",
+        ),
+    ],
 ) -> None:
-    """Show the whole of one scheme, recipe or contract, as JSON with its digest."""
+    """Show the whole of one scheme, recipe or contract, as JSON with its digest; or what a backend offers."""
     from quantaudit.api import describe
 
     sys.stdout.write(describe(kind, name))

@@ -12,7 +12,11 @@ from typing import Annotated
 import typer
 
 from quantaudit import __version__
+from quantaudit.cli.certify import certify
+from quantaudit.cli.contract import contract
+from quantaudit.cli.diff import diff
 from quantaudit.cli.inspect import inspect
+from quantaudit.cli.judge import judge
 from quantaudit.cli.listing import list_kind, show
 from quantaudit.cli.report import report
 from quantaudit.cli.run import run
@@ -27,8 +31,8 @@ EXIT_CODES = """\b
 Exit codes:
     0  ADMIT, or done
     2  wrong usage or input
-    3  REJECT, or the precision is not as declared
-    4  INCONCLUSIVE, or nothing was measured
+    3  REJECT, a regression, or precision not as declared
+    4  INCONCLUSIVE, not measured, or not comparable
    70  internal error: a fault of quantaudit
   130  interrupted
 1 is never a verdict.
@@ -44,8 +48,12 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help is the same on a terminal and in a pipe, and loads four times faster
 )
 app.command(short_help="Audit a deployment against its reference.")(run)
+app.command(short_help="Judge recorded results of two models.")(judge)
+app.command(short_help="Compare two quantizers as functions.")(certify)
 app.command(short_help="Show which experts really are low-bit.")(inspect)
 app.command(short_help="Render a stored report again.")(report)
+app.command(short_help="Compare two stored reports.")(diff)
+app.add_typer(contract, name="contract", short_help="Check, show and list contracts.")
 app.command(name="list", short_help="List schemes, recipes, contracts and more.")(list_kind)
 app.command(short_help="Show the whole of a scheme, recipe or contract.")(show)
 
@@ -93,10 +101,11 @@ def _run(arguments: list[str]) -> int:
 
 
 def _refuse_usage(message: str, arguments: list[str]) -> int:
-    if not arguments:  # the message is the help then
+    if message.startswith("Usage: "):  # nothing was asked for, and the message is the help
         sys.stderr.write(f"{message}\n")
         return INPUT_ERROR
     verbs = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+    verbs += [group.name or "" for group in app.registered_groups]
     verb = f" {arguments[0]}" if arguments[0] in verbs else ""
     end = "" if message.endswith((".", "?")) else "."
     return _say(f"{message}{end} See `quantaudit{verb} --help`", INPUT_ERROR)

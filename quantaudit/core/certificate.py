@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from quantaudit.core.serial import Frozen
+from quantaudit.core.verdict import ExitCode
 
 
 class Level(StrEnum):
@@ -235,3 +236,34 @@ class Certificate(Frozen):
         found = {pair.special_blocks for pair in self.pairs}
         order = (Conclusion.DIFFERENT, Conclusion.EXCEPT_SPECIAL, Conclusion.NOT_PROVED)
         return next((c for c in order if c in found), Conclusion.IDENTICAL)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Returns 0 for identical in value, 3 for a difference in any block, 4 where nothing is proved."""
+        if self.conclusion is Conclusion.IDENTICAL:
+            return ExitCode.PASS
+        return ExitCode.INCONCLUSIVE if self.conclusion is Conclusion.NOT_PROVED else ExitCode.REJECTED
+
+
+class Recheck(Frozen):
+    """A certificate, made again.
+
+    Attributes:
+        holds: Whether everything but the environment is as it was.
+        changes: What is not, field by field.
+        environment: In which ways this environment is another.
+        certificate: What was found now.
+    """
+
+    schema_version: int = 1
+    kind: str = "recheck"
+    holds: bool
+    changes: tuple[str, ...]
+    environment: tuple[str, ...]
+    certificate: Certificate
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Returns the code of what was found now, but 3 where a certificate of identity no longer holds."""
+        code = self.certificate.exit_code
+        return ExitCode.REJECTED if code is ExitCode.PASS and not self.holds else code

@@ -44,6 +44,11 @@ class Quotient(StrEnum):
     LABEL = "label"
 
 
+def _is_left_out(bound: float | None) -> bool:
+    """Tells whether the key is not written either: a contract without bounds keeps its digest."""
+    return bound is None
+
+
 class Clause(Frozen):
     """One requirement.
 
@@ -55,6 +60,10 @@ class Clause(Frozen):
         each_family: Whether every family of the slice is judged on its own.
         direction: Which differences count.
         margin: Largest tolerated damage, in the observer's unit; `None` for exact clauses and for alarms.
+        bound: Largest difference of a single probe that counts when a gate looks before the last probe, in the
+            observer's unit; a larger one is clipped to it. Evidence that may be weighed at any time is a bet, and who
+            could lose without limit cannot bet, so a gate without a bound does not look; one on a 0/1 observer has the
+            bound 1. A pass that runs to the end makes no use of it.
         alpha: Error rate of this clause's decision.
         kind: Gate or alarm.
         quotient: Which differences are ignored.
@@ -68,6 +77,7 @@ class Clause(Frozen):
     each_family: bool = False
     direction: Direction = Direction.WORSE
     margin: float | None = Field(default=None, gt=0)
+    bound: float | None = Field(default=None, gt=0, exclude_if=_is_left_out)
     alpha: float = Field(default=0.05, gt=0, lt=0.5)
     kind: Kind = Kind.GATE
     quotient: Quotient = Quotient.VALUES

@@ -193,6 +193,30 @@ class StageTime(Frozen):
     items: int
 
 
+class Sequential(Frozen):
+    """How a pass went that could stop early.
+
+    Attributes:
+        stopped_early: Whether a look rejected and the rest was not run.
+        num_probes_planned: Probes of the whole pass.
+        num_probes_run: Probes that were run.
+        num_looks: Looks that were taken, at all gates that could by then.
+        gates: Names of the gates that look.
+        evidence_needed: Evidence at which one of them rejects: their number over `alpha_looks`.
+        alpha_looks: Chance that any look ever rejects a gate within its margin, at most.
+        alpha_end: The same for the rejections at the end of a pass that was not stopped.
+    """
+
+    stopped_early: bool
+    num_probes_planned: int
+    num_probes_run: int
+    num_looks: int
+    gates: tuple[str, ...]
+    evidence_needed: float
+    alpha_looks: float
+    alpha_end: float
+
+
 class RunBlock(Frozen):
     """Everything volatile; left out of the digest.
 
@@ -213,8 +237,17 @@ class RunBlock(Frozen):
     controls_from: str | None = None
 
 
+def _is_left_out(sequential: Sequential | None) -> bool:
+    """Tells whether the key is not written either: a pass that could not stop has nothing to say."""
+    return sequential is None
+
+
 class AuditReport(Frozen):
-    """The result of `quantaudit run`."""
+    """The result of `quantaudit run`.
+
+    Attributes:
+        sequential: How the pass went if it could stop early; `None` if it could not.
+    """
 
     schema_version: Literal[1] = 1
     kind: Literal["audit"] = "audit"
@@ -234,6 +267,7 @@ class AuditReport(Frozen):
     flips: tuple[Flip, ...] = ()
     witnesses: tuple[Witness, ...] = ()
     discrepancies: tuple[Discrepancy, ...] = ()
+    sequential: Sequential | None = Field(default=None, exclude_if=_is_left_out)
     not_examined: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     environment: Environment

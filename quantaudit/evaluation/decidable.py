@@ -3,7 +3,7 @@
 A gate that cannot admit even a deployment without any damage makes every audit INCONCLUSIVE, however long it runs. So
 for every gate and slice:
 
-- 0/1 observers: n without a single flip bound the loss by z^2 / (n + z^2); n must be large enough for that to lie
+- 0/1 observers: n without a single flip bound the loss by 1 - alpha^(1/n); n must be large enough for that to lie
   inside the margin. With flips at an assumed rate, as many each way, Tango's statistic gives the loss that is told
   from none with power .8.
 - other observers: the same loss is (t_{1-alpha} + t_.8) sd / sqrt(n), t_.9 for two-sided gates, in units of a standard
@@ -29,7 +29,7 @@ from quantaudit.core.serial import Frozen
 from quantaudit.evaluation.reading import CONTRAST, SOURCES
 from quantaudit.evaluation.slices import Slice, clusters_at, positions_of, slices
 from quantaudit.observers.metric import METRICS
-from quantaudit.stats import MIN_CLUSTERS, POWER, minimum_detectable_effect, zero_flip_bound
+from quantaudit.stats import MIN_CLUSTERS, POWER, exact_zero_flip_bound, minimum_detectable_effect
 from quantaudit.stats.clustered import satterthwaite
 from quantaudit.stats.skewness import MIN_DEGREES
 from quantaudit.stats.statistic import has_weight
@@ -197,7 +197,7 @@ def _rate_reach(clause: Clause, part: Slice, contract: Contract, probes: ProbeSe
         rows.append(_flips(clause, seen.discordant_rate, sizes_C, design_effect=effect, is_observed=True))
     obstacle = _too_little(sizes_C, contract)
     if obstacle is None and num < least:
-        bound = zero_flip_bound(num, alpha=clause.alpha)
+        bound = exact_zero_flip_bound(num, alpha=clause.alpha)
         obstacle = f"{num:,} probes without a flip bound the loss by {bound:.2g} only; {least:,} are needed"
     return GateReach(
         name=part.name,
@@ -265,10 +265,8 @@ def _too_wide(rows: list[Detectable], margin: float) -> str | None:
 
 
 def _num_without_flip(margin: float, alpha: float) -> int:
-    """Returns the fewest probes n with z^2 / (n + z^2) <= margin."""
-    square = 1 / (1 / zero_flip_bound(1, alpha=alpha) - 1)
-    num = max(1, math.ceil(square * (1 - margin) / margin))
-    return num if zero_flip_bound(num, alpha=alpha) <= margin else num + 1
+    """Returns the fewest independent probes that admit without a flip: (1 - margin)^n at most alpha, exactly."""
+    return math.ceil(math.log(alpha) / math.log1p(-margin))
 
 
 def _flips(

@@ -25,6 +25,7 @@ from quantaudit.evaluation.table import Table, select
 from quantaudit.observers.metric import Readings
 from quantaudit.probes.encoding import encode_pair
 from quantaudit.stats import decide_exact, estimate_mean, gather
+from quantaudit.stats.statistic import compute_statistic, is_decidable
 from quantaudit.stats.student import t_cdf
 
 
@@ -102,11 +103,11 @@ class _Sides(NamedTuple):
 
 
 def _sides_of_zero(estimate: Estimate) -> _Sides:
-    if estimate.degrees_of_freedom == 0:
+    if not is_decidable(estimate):
         return _Sides(1.0, 1.0)
     if estimate.standard_error == 0:
         return _Sides(float(estimate.value >= 0), float(estimate.value <= 0))
-    below = float(t_cdf(estimate.value / estimate.standard_error, estimate.degrees_of_freedom))
+    below = float(t_cdf(compute_statistic(estimate, 0.0), estimate.degrees_of_freedom))
     return _Sides(below, 1.0 - below)
 
 

@@ -78,6 +78,7 @@ class Measurements:
         floor_threads: Threads of the floor, in words.
         identity_probes: Probes that went through the identity control.
         num_scored_tokens: Tokens scored in one model.
+        num_probes: Probes that were run.
     """
 
     lo: Table = field(default_factory=Table)
@@ -92,6 +93,7 @@ class Measurements:
     floor_threads: str = ""
     identity_probes: int = 0
     num_scored_tokens: int = 0
+    num_probes: int = 0
 
 
 def measure(
@@ -104,6 +106,7 @@ def measure(
     advance: Advance,
     selection_bias: Mapping[int, Tensor] = NO_BIAS,
     kept: Controls | None = None,
+    stops: Callable[[Measurements], bool] | None = None,
 ) -> Measurements:
     """Runs the pass.
 
@@ -116,18 +119,11 @@ def measure(
         advance: Told the number of probes after each batch.
         selection_bias: Correction bias of hi's router by layer, `[E]`.
         kept: Controls of an earlier run to take over; the forwards that measure them are left out.
+        stops: Asked after each batch whether the rest is left out; it never is when `None`.
     """
     points = POINTS.union(*(o.points for o in observers))
     planted = tuple(o for o in observers if o.name in assayed)
-    result = Measurements(
-        sums=LayerSums(num_experts=num_experts),
-        floor_sums=LayerSums(num_experts=num_experts),
-        details=Details(routing=RoutingLog(bias_by_layer=selection_bias)),
-        floor_details=Details(routing=RoutingLog(bias_by_layer=selection_bias)),
-        floor_threads=describe_floor_threads(),
-    )
-    if kept is not None:
-        result = replace(result, **{field.name: getattr(kept, field.name) for field in fields(kept)})
+    result = _begin(num_experts, selection_bias, kept)
     for number, batch in enumerate(batches):
         hi = engines.hi.forward(batch.sequences, observe=points)
         lo = engines.lo.forward(batch.sequences, observe=points)
@@ -142,7 +138,24 @@ def measure(
         if result.forced.wants(number):
             result.forced.add(engines.lo, batch, pair)
         result.num_scored_tokens += sum(hi.counts_B[: len(batch.probes)])
+        result.num_probes += len(batch.probes)
         advance(len(batch.probes))
+        if stops is not None and stops(result):
+            break
+    return result
+
+
+def _begin(num_experts: int, selection_bias: Mapping[int, Tensor], kept: Controls | None) -> Measurements:
+    """Returns measurements of nothing yet, but for controls that are taken over."""
+    result = Measurements(
+        sums=LayerSums(num_experts=num_experts),
+        floor_sums=LayerSums(num_experts=num_experts),
+        details=Details(routing=RoutingLog(bias_by_layer=selection_bias)),
+        floor_details=Details(routing=RoutingLog(bias_by_layer=selection_bias)),
+        floor_threads=describe_floor_threads(),
+    )
+    if kept is not None:
+        result = replace(result, **{field.name: getattr(kept, field.name) for field in fields(kept)})
     return result
 
 

@@ -18,6 +18,7 @@ from quantaudit.evaluation.slices import Slice, clusters_at, positions_of
 from quantaudit.evaluation.table import Table, select
 from quantaudit.observers.metric import METRICS, Metric, Readings
 from quantaudit.stats import Sample, estimate_contrast, estimate_flips, estimate_mean, gather
+from quantaudit.stats.statistic import is_decidable
 
 CONTRAST = "refusal-contrast"
 ESS = "ess"
@@ -103,7 +104,9 @@ def _read_effective_size(clause: Clause, part: Slice, table: Table, probes: Prob
     if np.isfinite(moment):
         loss_R = 1.0 - 1.0 / moment + (readings.lo_R - moment) / moment**2
         sample = gather(loss_R, clusters_at(probes, readings.index_R))
-        estimate = estimate_mean(sample, alpha=clause.alpha).model_copy(update={"method": Method.RATIO})
+        estimate = estimate_mean(sample, alpha=clause.alpha)
+        if is_decidable(estimate):
+            estimate = estimate.model_copy(update={"method": Method.RATIO})
     size = 1.0 / moment if np.isfinite(moment) else None
     return Reading(hi=1.0, lo=size, estimate=estimate, unit="share", larger_is_better=True)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from quantaudit.core.contract import Contract
+from quantaudit.core.diagnostic import Ladder
 from quantaudit.core.engine import WeightPair
 from quantaudit.core.errors import InputError, NotMeasuredError
 from quantaudit.core.probe import ProbeSet
@@ -21,6 +22,7 @@ from quantaudit.evaluation.admission import admit
 from quantaudit.evaluation.cache import ControlKey, Measured, measure_with_kept
 from quantaudit.evaluation.clauses import Evidence, check_contract, decide_clauses, smallest_faults
 from quantaudit.evaluation.diagnostics import diagnose
+from quantaudit.evaluation.early import Ending, LookPlan, finish, look, plan_looks
 from quantaudit.evaluation.families import summarize_families
 from quantaudit.evaluation.findings import assayed_observers, find_controls
 from quantaudit.evaluation.forced_routing import diagnose_forced_routing
@@ -32,7 +34,9 @@ from quantaudit.evaluation.measure import Controls, Engines, Measurements, measu
 from quantaudit.evaluation.plan import plan_batches
 from quantaudit.evaluation.selection_bias import note_biases
 from quantaudit.evaluation.sensitivity import sensitivity_control
+from quantaudit.evaluation.sequential_pass import batches_of
 from quantaudit.evaluation.shown import put_together
+from quantaudit.evaluation.stopped import annotate, settle
 from quantaudit.evaluation.weights import WeightEvidence, compare_weights, sqnr_maps
 from quantaudit.evaluation.witnesses import find_witnesses
 from quantaudit.observers.registry import observers_for
@@ -79,12 +83,14 @@ class Settings:
         show_restricted: Whether the text of restricted probes is.
         controls_folder: Where controls are kept, to take over those of a run with equal digests; all are measured
             anew, and none kept, when `None`.
+        stop_early: Whether gates may reject before the last probe; controls are then measured in this run.
     """
 
     batch_size: int = 96
     max_witnesses: int = 12
     show_restricted: bool = False
     controls_folder: Path | None = None
+    stop_early: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +116,12 @@ class _Clock:
         seconds = sum(stage.seconds for stage in self.stages)
         return run.model_copy(update={"seconds": seconds, "stages": tuple(self.stages)})
 
+    def climb(self, ending: Ending, subject: Subject, batch_size: int) -> Ladder | None:
+        """Measures the ladder on a sample of the probes that were run."""
+        steps, sample = ending.keep(subject.steps), sample_probes(ending.probes)
+        with self.stage("ladder", len(sample.probes) * len(steps)) as advance:
+            return climb(steps, subject.engines.hi, sample, batch_size=batch_size, advance=advance)
+
 
 def run_audit(
     subject: Subject,
@@ -126,38 +138,38 @@ def run_audit(
     Args:
         subject: What is audited.
         contract: What it must meet.
-        probes: The audit split; nothing else may be in it.
+        probes: The audit split; nothing else.
         settings: How it is run.
         environment: What determines the bits.
         run: Start time, host and command; durations are filled in here.
         progress: Told (stage, done, total).
 
     Raises:
-        InputError: If the contract cannot be measured on these probes, or they are of more than one split.
+        InputError: If the contract cannot be measured on these probes, as `check_request` tells.
         NotMeasuredError: If the recipe changed nothing, or there are no probes.
     """
-    check_request(contract, probes)
+    check_request(contract, probes, stop_early=settings.stop_early)
     clock = _Clock(progress=progress)
     selection_bias: dict[int, Tensor] = {}
     with clock.stage("weights", 1) as advance:
         weights = compare_weights(note_biases(subject.weights, into=selection_bias))
         advance(1)
     is_exact = _is_exact(subject, weights)
+    looks = plan_looks(contract, probes) if settings.stop_early and not is_exact else None
     with clock.stage("forward", len(probes.probes)) as advance:
         measured, controls_from = _measure(
-            subject, contract, probes, settings, environment, run, selection_bias=selection_bias, advance=advance
+            subject, contract, probes, looks, settings, environment, run, selection_bias=selection_bias, advance=advance
         )
-    plan = plan_free_run(probes, measured.lo)
+    ending = finish(probes, looks, measured)
+    probes, plan = ending.probes, plan_free_run(ending.probes, measured.lo)
     with clock.stage("generate", plan.num_items) as advance:
         free = run_freely(subject.engines, probes, plan, advance=advance)
-    sample = sample_probes(probes)
-    with clock.stage("ladder", len(sample.probes) * len(subject.steps)) as advance:
-        ladder = climb(subject.steps, subject.engines.hi, sample, batch_size=settings.batch_size, advance=advance)
+    ladder = clock.climb(ending, subject, settings.batch_size)
     with clock.stage("decide", 1) as advance:
         findings = find_controls(contract, probes, measured)
         evidence = Evidence(probes=probes, measurements=measured, findings=findings, weights=weights, is_exact=is_exact)
-        report = _decide(subject, contract, evidence, free, settings, environment, run)
-        report = report.model_copy(update={"ladder": ladder})
+        report = _decide(subject, contract, evidence, ending, free, settings, environment, run)
+        report = annotate(report.model_copy(update={"ladder": ladder}), ending)
         advance(1)
     taken = {"cached_controls": controls_from is not None, "controls_from": controls_from}
     return report.model_copy(update={"run": clock.timed(run).model_copy(update=taken)})
@@ -167,6 +179,7 @@ def _measure(
     subject: Subject,
     contract: Contract,
     probes: ProbeSet,
+    looks: LookPlan | None,
     settings: Settings,
     environment: Environment,
     run: RunBlock,
@@ -175,7 +188,8 @@ def _measure(
     advance: Callable[[int], None],
 ) -> Measured:
     """Runs the paired pass, with the controls of an earlier run where they are kept."""
-    batches = plan_batches(probes, settings.batch_size)
+    size = settings.batch_size
+    batches = plan_batches(probes, size) if looks is None else batches_of(looks.course, size)
 
     def run_pass(kept: Controls | None) -> Measurements:
         return measure(
@@ -187,6 +201,7 @@ def _measure(
             advance=advance,
             selection_bias=selection_bias,
             kept=kept,
+            stops=None if looks is None else lambda measured: bool(look(looks, measured)),
         )
 
     key = ControlKey(
@@ -215,16 +230,19 @@ def _is_exact(subject: Subject, weights: WeightEvidence) -> bool:
     return is_exact
 
 
-def check_request(contract: Contract, probes: ProbeSet) -> None:
+def check_request(contract: Contract, probes: ProbeSet, *, stop_early: bool = False) -> None:
     """Checks that the contract can be measured on these probes; costs nothing, so it comes before anything slow.
 
     Raises:
-        InputError: If it cannot, or the probes are of more than one split, or one is there twice.
+        InputError: If it cannot, or the probes are of more than one split, or one is there twice, or no gate can look
+            before the last probe where that is asked for.
         NotMeasuredError: If there are no probes.
     """
     _check_split(probes)
     _check_ids(probes)
     check_contract(contract, probes)
+    if stop_early:
+        plan_looks(contract, probes)
 
 
 def _check_ids(probes: ProbeSet) -> None:
@@ -256,12 +274,13 @@ def _decide(
     subject: Subject,
     contract: Contract,
     evidence: Evidence,
+    ending: Ending,
     free: FreeRun,
     settings: Settings,
     environment: Environment,
     run: RunBlock,
 ) -> AuditReport:
-    results = decide_clauses(contract, evidence)
+    results = settle(decide_clauses(contract, evidence), ending)
     sensitivity = sensitivity_control(smallest_faults(contract, evidence, subject.sample_pair))
     controls = (evidence.findings.identity, evidence.findings.floor, sensitivity)
     measured, weights = evidence.measurements, evidence.weights

@@ -9,8 +9,8 @@ freedom by r^2. With t the quantile at 1 - alpha, F the t distribution and s(m) 
 and n' is the smallest number with chance .8. For many degrees of freedom, one-sided, that is the textbook
 n' = (z_{1-alpha} + z_{1-beta})^2 sigma^2 / (delta - d)^2. Where d >= delta no number admits.
 
-A sample without flips has no spread to take a chance over: n' is then the number that stays without a flip at most alpha
-of the time at the margin, log(alpha) / log(1 - delta).
+A sample without flips has no spread to take a chance over: n' is then the number that stays without a flip at most
+alpha of the time at the margin, log(alpha) / log(1 - delta).
 """
 
 from __future__ import annotations

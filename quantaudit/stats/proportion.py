@@ -15,8 +15,8 @@ quantile is Student's with the degrees of freedom of the clustered variance. Wit
 clusters of 30 admit up to 27 % at the margin where 5 % is promised.
 
 Where flips go one way only, their number is binomial and its steps are large: 133 probes without a flip pass a margin
-of 2 points by the score, and at that margin 6.8 % of samples have none. There the exact tail of the binomial counts if it
-is less sure than the score (149 probes; 299 for 1 point). A single flip the other way smooths the steps away.
+of 2 points by the score, and at that margin 6.8 % of samples have none. There the exact tail of the binomial counts
+if it is less sure than the score (149 probes; 299 for 1 point). A single flip the other way smooths the steps away.
 
 Rejecting needs more than admitting. The score knows that rare flips lean to one side, so bounds away from zero keep the
 t quantile; but clusters of hard questions, where everything flips at once, lean to the other side and reject 14 % at

@@ -59,8 +59,8 @@ def test_recipes_and_contracts_are_shown_whole(quantaudit: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("list", "models"), "schemes, recipes, contracts, observers or probes"),
-        (("show", "models", "x"), "scheme, recipe or contract"),
+        (("list", "models"), "schemes, recipes, contracts, observers, probes or backends"),
+        (("show", "models", "x"), "scheme, recipe, contract or backend"),
         (("show", "scheme", "mxfp4-evn"), "did you mean mxfp4-even"),
         (("show", "recipe", "k3"), "the recipe 'k3'"),
         (("show", "contract", "./no.toml"), "expected a file that exists"),

@@ -18,7 +18,7 @@ from quantaudit.core.verdict import Admission
 from quantaudit.reporting import read_report, write_reports
 from tests.cli.command import Command, Ended, is_one_line
 
-WORDS = {"start", "open", "weights", "forward", "decide"}
+WORDS = {"start", "open", "weights", "forward", "generate", "ladder", "decide"}
 
 
 @pytest.fixture(autouse=True)

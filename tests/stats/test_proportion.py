@@ -58,7 +58,7 @@ def test_statistic_equals_the_numerical_score(worse: int, better: int, num: int,
     )
 
 
-@pytest.mark.parametrize(("worse", "better", "num"), TABLES)
+@pytest.mark.parametrize(("worse", "better", "num"), [table for table in TABLES if min(table[:2]) > 0])
 def test_interval_holds_exactly_the_margins_that_the_score_test_keeps(worse: int, better: int, num: int) -> None:
     bounds = score_bounds((worse - better) / num, (worse + better) / num, num, Z90)
     step = 1e-3

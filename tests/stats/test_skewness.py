@@ -210,6 +210,22 @@ def test_skewed_damage_at_the_margin_is_admitted_at_most_alpha(num_clusters: int
         assert np.mean(gap >= found.reach.plain) > limit(num_replicates)
 
 
+def test_a_contrast_with_one_skewed_group_of_few_clusters_is_admitted_at_most_alpha() -> None:
+    # ten clusters of squared normals (skewness 2.8) against 25 steady ones: other laws than the calibration's
+    num_replicates, margin = 1200, 1.0
+    rng = np.random.default_rng(2029)
+    skewed, steady = [f"a{i // 6}" for i in range(60)], [f"b{i // 4:02d}" for i in range(100)]
+    admitted, plain = 0, 0
+    for _ in range(num_replicates):
+        first = margin + np.repeat(rng.chisquare(1, 10) - 1, 6) + 0.3 * rng.standard_normal(60)
+        second = 0.8 * np.repeat(rng.standard_normal(25), 4) + 0.5 * rng.standard_normal(100)
+        estimate = estimate_contrast(gather(first, skewed), gather(second, steady))
+        admitted += decide(estimate, direction=Direction.WORSE, margin=margin).outcome is Outcome.PASS
+        statistic = (estimate.value - margin) / estimate.standard_error
+        plain += bool(t_cdf(statistic, estimate.degrees_of_freedom) <= ALPHA)
+    assert admitted / num_replicates <= limit(num_replicates) < plain / num_replicates
+
+
 def test_hard_clusters_at_the_margin_are_rejected_at_most_alpha() -> None:
     # margins of hi that cluster make whole clusters flip: other parameters and another seed than the calibration's
     num_replicates, sizes = 6000, np.full(12, 60)

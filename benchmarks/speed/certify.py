@@ -1,0 +1,174 @@
+"""Speed of a complete certificate: compiled code against its reference, and a library against the time it needs itself.
+
+    python benchmarks/speed/certify.py [--threads 2] [--library torchao:mxfp4-even] [-o reports/runs/speed_certify.json]
+
+The predictions below are printed before anything is timed. Compiling is timed apart: it happens once for a machine.
+What a library needs itself is measured in the same run, on the same groups, without reference and comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from quantaudit.core.certificate import BlockKind
+from quantaudit.core.serial import Frozen, write_atomically
+from quantaudit.identity.differences import Tallies
+from quantaudit.identity.domain import BF16_INPUT, ladder_blocks
+from quantaudit.identity.enumeration import enumerate_blocks
+from quantaudit.identity.observe import lay_out, run_groups
+from quantaudit.identity.sides import Side, open_sides
+
+ROOT = Path(__file__).resolve().parents[2]
+ALL_PAIRS = BF16_INPUT.num_ranks * (BF16_INPUT.num_ranks + 1)
+
+# Stated before the first run of this file. Compiled code needs 2.5 ns of a core for a value of bf16, stairs and their
+# copies 1 ns, making groups and comparing another 1.5: 5 ns times 1.065e9 is 5.5 s of one core, 3 to 4 s of two.
+PREDICTED_SECONDS = 4.0
+GOAL_SECONDS = 10.0
+# A library needs 40 to 100 ns a value; what is added is some 3 ns, and a group in 32 for the statistic.
+PREDICTED_RATIO = 1.1
+GOAL_RATIO = 1.3
+
+
+class Results(Frozen):
+    """The certificate of compiled code, and the ratio for a library; seconds on the wall and of the processor."""
+
+    schema_version: int = 1
+    scheme: str
+    compile_seconds: float
+    num_pairs: int
+    num_differing: int
+    wall_seconds: float
+    cpu_seconds: float
+    goal_seconds: float
+    library: str
+    library_pairs: int
+    library_seconds: float
+    library_cpu_seconds: float
+    certificate_seconds: float
+    certificate_cpu_seconds: float
+    ratio_wall: float
+    ratio_cpu: float
+    goal_ratio: float
+    threads: int
+    load: tuple[float, float, float]
+    machine: str
+    torch_version: str
+
+
+class Timer:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        """Returns seconds on the wall and of the processor."""
+        return time.perf_counter() - self._wall, time.process_time() - self._cpu
+
+
+def compile_first(side: Side) -> float:
+    """Runs a side once for each dtype of layout it will meet; returns the seconds."""
+    timer = Timer()
+    for block in islice(ladder_blocks(BF16_INPUT), 2):
+        laid_out = lay_out(block, side.scheme, is_statistic_first=True)
+        run_groups(side, laid_out.groups_GN, side.scheme, torch.bfloat16)
+    return timer.read()[0]
+
+
+def certify_blocks(sides: tuple[Side, Side], count: int | None) -> Tallies:
+    """Compares two sides on the first blocks, or on all."""
+    tallies = Tallies(largest=sides[0].scheme.element.max)
+    blocks = islice(ladder_blocks(BF16_INPUT), count)
+    enumerate_blocks(sides, blocks, ALL_PAIRS, tallies, torch.bfloat16, lambda stage, done, total: None)
+    return tallies
+
+
+def run_alone(side: Side, count: int) -> tuple[float, float]:
+    """Runs a side on the groups of the first blocks; returns the seconds of its own code."""
+    wall = cpu = 0.0
+    for number, block in enumerate(islice(ladder_blocks(BF16_INPUT), count)):
+        laid_out = lay_out(block, side.scheme, is_statistic_first=number % 2 == 0)
+        timer = Timer()
+        run_groups(side, laid_out.groups_GN, side.scheme, torch.bfloat16)
+        taken = timer.read()
+        wall, cpu = wall + taken[0], cpu + taken[1]
+    return wall, cpu
+
+
+def num_pairs(tallies: Tallies) -> int:
+    """Returns how many pairs were compared."""
+    return sum(tally.num_pairs for tally in tallies.by_kind.values())
+
+
+def measure(scheme: str, library: str, threads: int, num_blocks: int) -> Results:
+    """Measures both goals, the second on some blocks of about a million pairs."""
+    fused = open_sides(f"fused:{scheme}", scheme)
+    compile_seconds = compile_first(fused[0])
+    timer = Timer()
+    tallies = certify_blocks(fused, None)
+    wall, cpu = timer.read()
+    pair = open_sides(library, open_sides(library, library)[0].scheme.name)
+    run_alone(pair[0], 2)
+    alone = run_alone(pair[0], num_blocks)
+    timer = Timer()
+    compared = certify_blocks(pair, num_blocks)
+    both = timer.read()
+    return Results(
+        scheme=scheme,
+        compile_seconds=compile_seconds,
+        num_pairs=num_pairs(tallies),
+        num_differing=sum(tallies.of(kind).values for kind in BlockKind),
+        wall_seconds=wall,
+        cpu_seconds=cpu,
+        goal_seconds=GOAL_SECONDS,
+        library=library,
+        library_pairs=num_pairs(compared),
+        library_seconds=alone[0],
+        library_cpu_seconds=alone[1],
+        certificate_seconds=both[0],
+        certificate_cpu_seconds=both[1],
+        ratio_wall=both[0] / alone[0],
+        ratio_cpu=both[1] / alone[1],
+        goal_ratio=GOAL_RATIO,
+        threads=threads,
+        load=os.getloadavg(),
+        machine=f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
+        torch_version=torch.__version__,
+    )
+
+
+def main() -> None:
+    """Prints the predictions, measures, prints the results, and writes them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scheme", default="mxfp4-even")
+    parser.add_argument("--library", default="torchao:mxfp4-even")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--blocks", type=int, default=150, help="of about a million pairs, for the library")
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "reports" / "runs" / "speed_certify.json")
+    arguments = parser.parse_args()
+    print(f"predicted {PREDICTED_SECONDS} s for all {ALL_PAIRS:,} pairs of compiled code on two idle cores")
+    print(f"predicted {PREDICTED_RATIO} x the library's own time")
+    torch.set_num_threads(arguments.threads)
+    found = measure(arguments.scheme, arguments.library, arguments.threads, arguments.blocks)
+    write_atomically(arguments.output, found.to_json().encode())
+    print(f"compiling took {found.compile_seconds:.1f} s")
+    print(
+        f"{found.num_pairs:,} pairs, {found.num_differing:,} differ: {found.wall_seconds:.1f} s wall,"
+        f" {found.cpu_seconds:.1f} s cpu, goal {GOAL_SECONDS:.0f} s"
+    )
+    print(
+        f"{found.library}: {found.ratio_wall:.2f} x its own time on the wall, {found.ratio_cpu:.2f} x of the processor,"
+        f" goal {GOAL_RATIO}; load {found.load[0]:.1f}; written to {arguments.output}"
+    )
+
+
+if __name__ == "__main__":
+    main()
