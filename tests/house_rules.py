@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": BELOW_6,
     "testing": BELOW_6 | {"training"},
     "composition": BELOW_6 | {"training"},
-    "registered": {"core", "numerics", "probes", "observers", "evaluation"},
+    "registered": {"core", "numerics", "probes", "observers", "evaluation", "backends"},
     "verbs": BELOW_6 | {"registered"},
     "api": BELOW_6 | {"training", "composition", "registered", "verbs"},
     "cli": {"api", "reporting", "core"},
@@ -50,6 +50,10 @@ NO_TORCH = {"core", "reporting", "cli"}
 LOCAL_IMPORTS = {
     ("core/report.py", "pandas"),
     ("api.py", "quantaudit.composition"),
+    ("backends/bitsandbytes_backend.py", "quantaudit.backends.bitsandbytes_library"),
+    ("backends/torchao_backend.py", "quantaudit.backends.torchao_library"),
+    ("backends/torchao_qat.py", "quantaudit.backends.torchao_fake"),
+    ("registered.py", "quantaudit.backends.listing"),
     ("registered.py", "quantaudit.evaluation.layers"),
     ("registered.py", "quantaudit.observers.registry"),
 }
@@ -65,6 +69,7 @@ IMPORTS_BY_STRING = {
     "__init__.py",
     "api.py",
     "backends/__init__.py",
+    "backends/registry.py",
     "numerics/__init__.py",
     "reporting/__init__.py",
 }

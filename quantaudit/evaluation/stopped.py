@@ -71,10 +71,14 @@ def _decision(found: Rejection, plan: LookPlan) -> Decision:
                 f"The {'mean clipped ' if clipped else ''}difference is {estimate.value:.4g} over "
                 f"{estimate.num_probes:,} probes{clipped} in {estimate.num_clusters:,} clusters, and at all looks "
                 f"together the true one is {beyond}, beyond the margin of {test.margin:g}; the evidence is "
-                f"{_write(found.log_evidence)}, and {plan.evidence_needed:g} was needed at {len(plan.gates)} gates."
+                f"{_write(found.log_evidence)}, and {plan.evidence_needed:g} was needed among {_gates(plan)}."
             ),
         }
     )
+
+
+def _gates(plan: LookPlan) -> str:
+    return "1 gate that looks" if len(plan.gates) == 1 else f"{len(plan.gates)} gates that look"
 
 
 def _write(logarithm: float) -> str:
@@ -138,8 +142,8 @@ def _left_out(ending: Ending) -> tuple[str, ...]:
 
 def _explain(plan: LookPlan) -> tuple[str, ...]:
     looking = (
-        f"{len(plan.gates)} gates look before the last probe, once they have the probes and clusters that the contract "
-        f"asks for. A look can only reject, and takes evidence of {plan.evidence_needed:g} (1 is none), so that the "
+        f"{_gates(plan)} may reject before the last probe, from the probes and clusters on that the contract asks "
+        f"for. A look can only reject, and takes evidence of {plan.evidence_needed:g} (1 is none), so that the "
         f"chance of ever rejecting a lo within its margins at a look is at most {LOOKS_ALPHA:g}. {END_ALPHA:g} is left "
         "for rejecting at the end, and admitting keeps its alpha."
     )

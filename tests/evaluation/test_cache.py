@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from quantaudit.core.report import Environment
+from quantaudit.core.serial import digest_of
 from quantaudit.evaluation import cache
 from quantaudit.evaluation.archive import ArchiveError, freeze, thaw
 from quantaudit.evaluation.cache import (
@@ -88,7 +89,7 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
 def test_every_part_of_the_key_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     digests = {KEY.digest()}
     for name in ("weights_digest", "probes_digest", "contract_digest"):
-        digests.add(replace(KEY, **{name: "x"}).digest())
+        digests.add(replace(KEY, **{name: "x"}).digest())  # type: ignore[arg-type]
     for name in Environment.model_fields:
         changed = ENVIRONMENT.model_copy(update={name: 7 if name in ("threads", "batch_size") else "x"})
         digests.add(replace(KEY, environment=changed).digest())
@@ -139,7 +140,7 @@ def _with(**changes: object) -> Callable[[dict[str, object]], dict[str, object]]
         controls = stored["controls"]
         assert isinstance(controls, dict)
         controls = controls | changes
-        return stored | {"controls": controls, "digest": cache.digest_of(controls)}
+        return stored | {"controls": controls, "digest": digest_of(controls)}
 
     return change
 

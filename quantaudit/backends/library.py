@@ -1,0 +1,154 @@
+"""What an adapter of a library does before the library is asked: find the offer, check dtype and shape, load quietly.
+
+The offers of a library are data that cost no import of it. Its code stands in another file, which is opened when the
+first tensor is quantized.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from quantaudit.backends.protocol import Offer, Origin
+from quantaudit.core.errors import InputError, MissingLibraryError
+from quantaudit.core.scheme import Granularity, Scheme
+from quantaudit.numerics.catalogue import get_scheme
+from quantaudit.numerics.grouping import plan
+from quantaudit.numerics.reference import QuantizedTensor
+
+_FEW = 8  # names that a message can list
+
+
+class Code(NamedTuple):
+    """The code of a library behind its offers.
+
+    Attributes:
+        quantizers: By the name of the offer; each takes a contiguous weight and the scheme that its result carries.
+        dequantize: Decodes what any of them made.
+    """
+
+    quantizers: Mapping[str, Callable[[Tensor, Scheme], QuantizedTensor]]
+    dequantize: Callable[[QuantizedTensor], Tensor]
+
+
+@final
+@dataclass(kw_only=True, eq=False)
+class LibraryBackend:
+    """A backend whose arithmetic is the code of one installed distribution.
+
+    Attributes:
+        name: Registered name.
+        distribution: Name on the package index.
+        tested: Version prefix with which what the offers say was tested, such as "0.18.".
+        offers: By name.
+        open_code: Imports the library; called once.
+        granularities: Of the offers whose groups are not those of the catalogue scheme.
+        extra: The extra of this package that brings the library; empty for none.
+        origin: A library's, unless an adapter restates.
+    """
+
+    name: str
+    distribution: str
+    tested: str
+    offers: Mapping[str, Offer]
+    open_code: Callable[[], Code]
+    granularities: Mapping[str, Granularity] = field(default_factory=dict)
+    extra: str = ""
+    origin: Origin = Origin.LIBRARY
+
+    @property
+    def version(self) -> str:
+        """Version of the installed library.
+
+        Raises:
+            MissingLibraryError: If it is not installed.
+        """
+        try:
+            return metadata.version(self.distribution)
+        except metadata.PackageNotFoundError:
+            raise MissingLibraryError(self.distribution, extra=self.extra) from None
+
+    def schemes(self) -> Mapping[str, Offer]:
+        """Returns what the backend offers, by name; costs no import of the library."""
+        return self.offers
+
+    def quantize(self, weight: Tensor, scheme: str) -> QuantizedTensor:
+        """Quantizes by the library's own code; see `protocol.Backend`.
+
+        Raises:
+            InputError: If the scheme or dtype is not offered, or the shape cannot be quantized.
+            MissingLibraryError: If the library is not installed.
+        """
+        offer = self._find(scheme)
+        carried = self.scheme_of(scheme)
+        _check(weight, f"{self.name}:{scheme}", offer, carried)
+        with torch.no_grad():
+            return self._code.quantizers[scheme](weight.detach().contiguous(), carried)
+
+    def dequantize(self, quantized: QuantizedTensor) -> Tensor:
+        """Returns the values by the library's own code, in the dtype of the tensor that was quantized."""
+        with torch.no_grad():
+            return self._code.dequantize(quantized)
+
+    def scheme_of(self, name: str) -> Scheme:
+        """Returns the scheme that the results of an offer carry: its catalogue scheme, with the offer's own groups."""
+        scheme = get_scheme(self._find(name).catalogue)
+        if name not in self.granularities:
+            return scheme
+        return scheme.model_copy(update={"granularity": self.granularities[name]})
+
+    def _find(self, name: str) -> Offer:
+        if name in self.offers:
+            return self.offers[name]
+        near = difflib.get_close_matches(name, self.offers, n=3, cutoff=0.5)
+        few = len(self.offers) <= _FEW
+        raise InputError(
+            f"the quantizer {self.name}:{name}",
+            expected=f"one of {', '.join(self.offers)}" if few else f"one of the {len(self.offers)} that it offers",
+            fix=f"did you mean {', '.join(near)}?" if near else "see `quantaudit list backends`",
+        )
+
+    @cached_property
+    def _code(self) -> Code:
+        version = self.version
+        if not version.startswith(self.tested):
+            warnings.warn(
+                f"{self.distribution} {version}: what is said of its quantizers was tested with {self.tested}*",
+                stacklevel=3,
+            )
+        with _quiet():
+            return self.open_code()
+
+
+def _check(weight: Tensor, what: str, offer: Offer, scheme: Scheme) -> None:
+    if weight.dtype not in offer.dtypes:
+        accepted = " or ".join(str(dtype).removeprefix("torch.") for dtype in offer.dtypes)
+        raise InputError(f"a weight of {weight.dtype} for {what}", expected=accepted, fix="cast it first")
+    if weight.dim() not in (2, 3) or weight.numel() == 0:
+        raise InputError(
+            f"a weight of shape {list(weight.shape)} for {what}",
+            expected="a matrix [rows, columns] or a stack [experts, rows, columns], not empty",
+            fix="reshape it, or leave it out",
+        )
+    plan(tuple(weight.shape), scheme.granularity)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps warnings that a library logs while it is imported, about kernels of other machines, off the terminal."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
