@@ -1,11 +1,12 @@
 """INT4 with 32 or 128 values a scale, as trainers for reinforcement learning fake-quantize and pack it.
 
 slime and Miles train with absmax / 7 and decode with that fp32 scale; their packer multiplies absmax by the fp32 number
-1 / 7, divides by that, and stores it in bf16, the dtype of the weights, so 3.0 and 1.5 become the codes 7 4 in the trainer and 7 3 in the server.
-SkyRL offers both divisors in use, with scales in the dtype of the weights. Scales "in bf16" are so because weights are.
+1 / 7, divides by that, and stores it in the dtype of the weights, bf16, so 3.0 and 1.5 become the codes 7 4 in the
+trainer and 7 3 in the server. SkyRL offers both divisors in use, with scales in the dtype of the weights.
 
-The trainer's division is written with a Python number: a CPU divides, which is restated here, while a GPU multiplies by
-the reciprocal. There the codes are then those of the packer, and what is left is the bf16 of the stored scale.
+The trainer's division is written with a Python number. A CPU divides, which is restated here; a GPU may multiply by the
+reciprocal instead, which was not run. If it does, the codes there are those of the packer, and what is left is the bf16
+of the stored scale.
 """
 
 from __future__ import annotations

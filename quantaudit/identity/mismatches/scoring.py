@@ -1,0 +1,133 @@
+"""How much of what differs a prediction accounts for, expert by expert; see `protocol` for the equation.
+
+Values are compared in the narrower dtype of both sides; +0 equals -0, and NaN equals NaN. Of the variants that predict
+row by row, only the one that accounts for most of a sample of rows is predicted in full.
+
+Shape suffixes: E experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quantaudit.identity.mismatches.protocol import LEAST_EXPLAINED, About, Finding, Layer, Projection
+from quantaudit.identity.mismatches.sampling import sample_rows
+
+
+class Variant(NamedTuple):
+    """One way in which a mismatch can happen.
+
+    Attributes:
+        train: Value of its field on the trainer's side.
+        serve: On the server's side.
+        predict: Returns the layer that the server would hold; `None` where this cannot happen.
+        is_by_rows: Whether it predicts every row from that row alone.
+    """
+
+    train: str
+    serve: str
+    predict: Callable[[Layer], Layer | None]
+    is_by_rows: bool = False
+
+
+class _Score(NamedTuple):
+    explained: int
+    differing: int
+    experts: dict[Projection, tuple[int, ...]]
+
+
+class _Scored(NamedTuple):
+    variant: Variant
+    score: _Score
+
+
+def best(about: About, train: Layer, serve: Layer, variants: Iterable[Variant]) -> Finding | None:
+    """Returns the variant that accounts for most; `None` if none accounts for as much as `LEAST_EXPLAINED`.
+
+    Variants are taken in order until one accounts for every bit, so the likely ones come first.
+    """
+    found = _leading(train, serve, _screened(train, serve, list(variants)))
+    return None if found is None else _finding(about, found.variant, found.score)
+
+
+def num_differing(train: Layer, serve: Layer) -> int:
+    """Counts the values in which two layers differ."""
+    return sum(int(count_differing(train[name].values, serve[name].values).sum()) for name in _shared(train, serve))
+
+
+def count_differing(a: Tensor, b: Tensor) -> Tensor:
+    """Counts differing values, expert by expert.
+
+    Args:
+        a: [E, R, C] or [R, C].
+        b: The same shape; where it has another one, all of its values differ.
+
+    Returns:
+        [E] int64; [1] for a matrix.
+    """
+    num_experts = b.shape[0] if b.dim() > 2 else 1
+    if a.shape != b.shape:
+        return torch.full((num_experts,), b.numel() // max(num_experts, 1), dtype=torch.int64)
+    dtype = torch.bfloat16 if torch.bfloat16 in (a.dtype, b.dtype) else torch.float32
+    a, b = a.to(dtype), b.to(dtype)
+    is_different = (a != b) & ~(a.isnan() & b.isnan())
+    return is_different.reshape(num_experts, -1).sum(-1).cpu()
+
+
+def _screened(train: Layer, serve: Layer, variants: list[Variant]) -> list[Variant]:
+    """Returns the variants worth predicting in full."""
+    sample = sample_rows(train, serve) if any(variant.is_by_rows for variant in variants) else None
+    if sample is None or num_differing(*sample) == 0:
+        return variants
+    found = _leading(*sample, [variant for variant in variants if variant.is_by_rows])
+    kept = [] if found is None else [found.variant]
+    return kept + [variant for variant in variants if not variant.is_by_rows]
+
+
+def _leading(train: Layer, serve: Layer, variants: list[Variant]) -> _Scored | None:
+    """Returns the variant that accounts for most; `None` if nothing differs, or none accounts for enough."""
+    found: _Scored | None = None
+    for variant in variants:
+        predicted = variant.predict(train)
+        if predicted is None:
+            continue
+        score = _score(train, serve, predicted)
+        if score.explained > (0 if found is None else found.score.explained):
+            found = _Scored(variant, score)
+        if score.explained == score.differing:
+            break
+    return None if found is None or found.score.explained < LEAST_EXPLAINED * found.score.differing else found
+
+
+def _score(train: Layer, serve: Layer, predicted: Layer) -> _Score:
+    explained, differing = 0, 0
+    experts: dict[Projection, tuple[int, ...]] = {}
+    for name in _shared(train, serve):
+        before_E = count_differing(train[name].values, serve[name].values)
+        after_E = count_differing(predicted[name].values, serve[name].values)
+        gained_E = (before_E - after_E).clamp(min=0)
+        explained += int(gained_E.sum())
+        differing += int(before_E.sum())
+        if gained_E.any():
+            experts[name] = tuple(gained_E.nonzero().flatten().tolist())
+    return _Score(explained, differing, experts)
+
+
+def _finding(about: About, variant: Variant, score: _Score) -> Finding:
+    return Finding(
+        about=about,
+        train=variant.train,
+        serve=variant.serve,
+        explains=score.explained / score.differing,
+        num_differing=score.differing,
+        num_left=score.differing - score.explained,
+        experts=score.experts,
+    )
+
+
+def _shared(train: Layer, serve: Layer) -> list[Projection]:
+    return [name for name in Projection if name in train and name in serve]

@@ -1,0 +1,158 @@
+"""Checkpoints are identified tensor by tensor, and layers by the faults that their projections show together."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from quantaudit.core.errors import InputError, NotMeasuredError
+from quantaudit.core.identification import Identification, Standing
+from quantaudit.core.verdict import ExitCode
+from quantaudit.identity.identify_paths import identify
+from quantaudit.numerics import fake_quantize, get_scheme
+from tests.checkpoint.tiny import LAYER_2, WEIGHTS, save
+
+State = dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`plain` masters, and what is served of them."""
+    root = tmp_path_factory.mktemp("models")
+    save(root / "plain")
+    for name in ("mxfp4-rceil-zero", "mxfp4-even", "mxfp4-ceil"):
+        save(root / name, scheme=get_scheme(name))
+    return root
+
+
+def changed(models: Path, name: str, change: Callable[[State], None], to: Path) -> Path:
+    """A copy of a checkpoint with other tensors."""
+    shutil.copytree(models / name, to)
+    state = load_file(to / WEIGHTS)
+    change(state)
+    save_file({key: tensor.contiguous().clone() for key, tensor in state.items()}, to / WEIGHTS)
+    return to
+
+
+def only_experts(found: Identification) -> Identification:
+    assert {tensor.name.split(".")[2] for tensor in found.tensors} == {"experts"}
+    return found
+
+
+def test_the_rule_of_a_packed_checkpoint_is_named(models: Path) -> None:
+    found = only_experts(identify(models / "mxfp4-rceil-zero", master=models / "plain", threads=1))
+    assert found.exit_code is ExitCode.PASS and len(found.tensors) == 6
+    for tensor in found.tensors:
+        assert tensor.standing is Standing.EXPLAINED and tensor.scheme == "mxfp4-rceil-zero"
+        assert tensor.explains == 1.0 and tensor.num_matrices == 6
+        assert tensor.differing.model_dump() == {"scales": 0, "codes": 0, "values": 0}
+        assert tensor.rule is not None and (tensor.rule.scale, tensor.rule.tie) == ("rceil", "toward-zero")
+    assert Identification.from_json(found.to_json()) == found
+
+
+def test_fake_quantized_bf16_tensors_are_named_too(models: Path, tmp_path: Path) -> None:
+    def quantize_experts(state: State) -> None:
+        for key in state:
+            if key.startswith(LAYER_2):
+                state[key] = fake_quantize(state[key], get_scheme("int4-g32-div7.5"))
+
+    path = changed(models, "plain", quantize_experts, tmp_path / "served")
+    found = identify(path, master=models / "plain", match="layers.2.experts.*", threads=1)
+    assert {tensor.scheme for tensor in found.tensors} == {"int4-g32-div7.5"}
+    assert found.exit_code is ExitCode.PASS
+
+
+def test_a_permutation_of_experts_is_named_and_is_a_difference(models: Path, tmp_path: Path) -> None:
+    def swap(state: State) -> None:
+        for key in [key for key in state if ".layers.2." in key and ".experts.0." in key]:
+            other = key.replace(".experts.0.", ".experts.4.")
+            state[key], state[other] = state[other], state[key]
+
+    path = changed(models, "mxfp4-even", swap, tmp_path / "served")
+    found = identify(path, master=models / "plain", match="*experts*", threads=1)
+    assert found.exit_code is ExitCode.REJECTED
+    for tensor in found.tensors:
+        if tensor.name.startswith("layers.4."):
+            assert tensor.standing is Standing.EXPLAINED
+            continue
+        assert tensor.standing is Standing.MISMATCH and tensor.explains == 1.0
+        assert tensor.mismatch is not None and tensor.mismatch.mismatch == "permuted-experts"
+        assert tensor.mismatch.serve == "0 holds 4, 4 holds 0" and tensor.mismatch.kind == "K11"
+
+
+def test_a_layer_served_unquantized_is_named(models: Path, tmp_path: Path) -> None:
+    plain = load_file(models / "plain" / WEIGHTS)
+
+    def unpack(state: State) -> None:
+        for key in [key for key in state if ".layers.2." in key and key.endswith(".weight_packed")]:
+            stem = key.removesuffix("_packed")
+            del state[key], state[f"{stem}_scale"]
+            state[stem] = plain[stem]
+
+    path = changed(models, "mxfp4-even", unpack, tmp_path / "served")
+    found = identify(path, master=models / "plain", match="*experts*", threads=1)
+    skipped = [tensor for tensor in found.tensors if tensor.name.startswith("layers.2.")]
+    assert [t.mismatch.mismatch for t in skipped if t.mismatch is not None] == ["skipped-layer"] * 3
+    assert found.exit_code is ExitCode.REJECTED
+
+
+def test_a_changed_code_is_not_explained(models: Path, tmp_path: Path) -> None:
+    def damage(state: State) -> None:
+        state[f"{LAYER_2}.3.w2.weight_packed"][0, 0] ^= 1
+
+    path = changed(models, "mxfp4-even", damage, tmp_path / "served")
+    found = identify(path, master=models / "plain", match="layers.2.experts.down", threads=1)
+    (tensor,) = found.tensors
+    assert tensor.standing is Standing.PARTLY and tensor.scheme == "mxfp4-even"
+    assert tensor.mismatch is None and tensor.differing.values == 1
+    assert found.exit_code is ExitCode.REJECTED
+
+
+def test_without_masters_codes_prove_or_nothing_is_claimed(models: Path) -> None:
+    ceil = identify(models / "mxfp4-ceil", threads=1)
+    assert {tensor.standing for tensor in ceil.tensors} == {Standing.PROVED} and ceil.exit_code is ExitCode.PASS
+    even = identify(models / "mxfp4-even", threads=1)
+    assert {tensor.standing for tensor in even.tensors} <= {Standing.NOT_CHECKED, Standing.LIKELY}
+    assert even.exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_latent_mismatches_are_named_where_asked(models: Path) -> None:
+    found = identify(models / "mxfp4-even", master=models / "plain", match="layers.2.experts.*", latent=True, threads=1)
+    # bf16 masters: another dtype of the source changes nothing, the order of experts would.
+    assert all("source-dtype" in t.latent and "permuted-experts" not in t.latent for t in found.tensors)
+
+
+def test_nothing_quantized_is_not_measured(models: Path) -> None:
+    with pytest.raises(NotMeasuredError, match="nothing is quantized"):
+        identify(models / "plain", master=models / "plain", threads=1)
+    with pytest.raises(NotMeasuredError, match="--master HI"):
+        identify(models / "plain", threads=1)
+
+
+def test_masters_of_other_names_are_not_measured(models: Path, tmp_path: Path) -> None:
+    save_file({"another.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
+    with pytest.raises(NotMeasuredError, match="names are like"):
+        identify(models / "mxfp4-even", master=tmp_path / "other.safetensors", threads=1)
+
+
+def test_earlier_masters_need_a_master(models: Path) -> None:
+    with pytest.raises(InputError, match="add --master HI"):
+        identify(models / "mxfp4-even", earlier=[models / "plain"], threads=1)
+
+
+def test_masters_of_another_shape_are_not_checked(models: Path, tmp_path: Path) -> None:
+    def shorten(state: State) -> None:
+        for key in [key for key in state if ".experts." in key and ".w2." in key]:
+            state[key] = state[key][:-1]
+
+    path = changed(models, "plain", shorten, tmp_path / "masters")
+    found = identify(models / "mxfp4-even", master=path, match="layers.2.experts.*", threads=1)
+    down = next(tensor for tensor in found.tensors if tensor.name.endswith("down"))
+    assert down.standing is Standing.NOT_CHECKED and "the master is" in down.note
+    assert found.exit_code is ExitCode.INCONCLUSIVE
