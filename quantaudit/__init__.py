@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quantaudit.api import audit, diff, render
+    from quantaudit.api import audit, certify, compare, diff, fingerprint, identify, judge, render
     from quantaudit.core.contract import Contract
     from quantaudit.core.recipe import Recipe
     from quantaudit.core.report import AuditReport
@@ -25,10 +25,15 @@ __all__ = [
     "Scheme",
     "__version__",
     "audit",
+    "certify",
+    "compare",
     "dequantize",
     "diff",
     "fake_quantize",
+    "fingerprint",
     "get_scheme",
+    "identify",
+    "judge",
     "quantize",
     "render",
 ]
@@ -39,10 +44,15 @@ _HOMES = {
     "Recipe": "quantaudit.core.recipe",
     "Scheme": "quantaudit.core.scheme",
     "audit": "quantaudit.api",
+    "certify": "quantaudit.api",
+    "compare": "quantaudit.api",
     "dequantize": "quantaudit.numerics",
     "diff": "quantaudit.api",
     "fake_quantize": "quantaudit.numerics",
+    "fingerprint": "quantaudit.api",
     "get_scheme": "quantaudit.numerics",
+    "identify": "quantaudit.api",
+    "judge": "quantaudit.api",
     "quantize": "quantaudit.numerics",
     "render": "quantaudit.api",
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import quantaudit
-from quantaudit import api
+from quantaudit import api, registered
 from quantaudit.cli.main import EXIT_CODES, app
 from quantaudit.core.probe import Split
 from quantaudit.core.recipe_file import contract_names, load_contract, load_recipe, recipe_names
@@ -22,7 +22,9 @@ from tests.checkpoint.tiny import TINY, save
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-VERBS = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+COMMANDS = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+GROUPS = [group.name for group in app.registered_groups if group.name]
+VERBS = COMMANDS + GROUPS
 
 
 def blocks(language: str) -> list[str]:
@@ -30,7 +32,12 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.M | re.S)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_of_verbs_is_in_the_readme(group: str) -> None:
+    assert f"quantaudit {group}" in README
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_every_verb_is_in_the_readme_and_describes_itself(verb: str) -> None:
     command = next(c for c in app.registered_commands if verb in (c.name, getattr(c.callback, "__name__", "")))
     assert command.short_help and command.callback is not None and command.callback.__doc__
@@ -92,7 +99,7 @@ def test_the_code_of_the_readme_runs(code: str, tmp_path: Path, monkeypatch: pyt
             shutil.copytree(model, tmp_path / path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(api, "embedded_model_folder", lambda: model)
-    monkeypatch.setattr(api, "default_probes", lambda split: default_probes(Split.AUDIT, 6))
+    monkeypatch.setattr(registered, "default_probes", lambda split: default_probes(Split.AUDIT, 6))
     monkeypatch.setattr(api, "free_cores", lambda: 1)
     exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
 

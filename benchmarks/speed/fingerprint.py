@@ -25,7 +25,7 @@ from quantaudit.core.comparison import Encoding
 from quantaudit.core.format import E2M1
 from quantaudit.core.scheme import Layout
 from quantaudit.core.serial import Frozen, write_atomically
-from quantaudit.hooks.leaf import PieceSum, leaf_of_bytes, leaf_of_values
+from quantaudit.hooks.leaf import Summer, leaf_of_bytes, leaf_of_values
 from quantaudit.identity.fingerprint_compiled import choose_byte_sum, choose_value_sum
 from quantaudit.identity.layouts.stored import PIECE, Packing, Part, ScaleKind, StoredMatrix
 from quantaudit.numerics import get_scheme, pack, quantize
@@ -69,10 +69,10 @@ def make_matrix() -> StoredMatrix:
     return StoredMatrix(encoding=Encoding.MXFP4, shape=(SIZE, SIZE), parts=parts, packing=packing)
 
 
-def digest_values(matrix: StoredMatrix, piece_sum: PieceSum | None) -> str:
+def digest_values(matrix: StoredMatrix, summer: Summer | None) -> str:
     """Returns the value leaf of the matrix, decoded to bf16 piece by piece."""
     leaves = (
-        leaf_of_values(matrix.values(rows, torch.bfloat16), first_row=rows.start, piece_sum=piece_sum)
+        leaf_of_values(matrix.values(rows, torch.bfloat16), first_row=rows.start, summer=summer)
         for rows in matrix.row_pieces()
     )
     total = next(leaves)
@@ -126,18 +126,18 @@ def measure(threads: int, rounds: int) -> Results:
     torch.set_num_threads(threads)
     matrix = make_matrix()
     codes = matrix.parts[Part.CODES]
-    value_sum, byte_sum = choose_value_sum(1, compile_after=0), choose_byte_sum(1, compile_after=0)
-    if digest_values(matrix, value_sum) != digest_values(matrix, None):
+    value_summer, byte_summer = choose_value_sum(1, compile_after=0), choose_byte_sum(1, compile_after=0)
+    if digest_values(matrix, value_summer) != digest_values(matrix, None):
         raise SystemExit("compiled and eager value leaves differ")
-    if leaf_of_bytes(codes, piece_sum=byte_sum) != leaf_of_bytes(codes):
+    if leaf_of_bytes(codes, summer=byte_summer) != leaf_of_bytes(codes):
         raise SystemExit("compiled and eager byte leaves differ")
     raw = codes.numpy().data.cast("B")
     actions: dict[str, Callable[[], object]] = {
         "blake3": lambda: blake3(raw, max_threads=threads).digest(),
-        "byte digest": lambda: leaf_of_bytes(codes, piece_sum=byte_sum),
+        "byte digest": lambda: leaf_of_bytes(codes, summer=byte_summer),
         "decode": lambda: decode_all(matrix),
         "compiled decode": make_compiled_decode(matrix),
-        "value digest": lambda: digest_values(matrix, value_sum),
+        "value digest": lambda: digest_values(matrix, value_summer),
     }
     least = dict.fromkeys(actions, float("inf"))
     for _ in range(rounds):

@@ -45,12 +45,7 @@ def certify(
 
     Exit 0 if every value is identical; 3 if any differs, special blocks included; 4 if something could not be checked.
     """
-    from quantaudit.api import certify as certify_pair
-    from quantaudit.api import check_certificate, check_output
-    from quantaudit.cli.certificate_table import print_certificate, print_recheck
-    from quantaudit.cli.progress import StageProgress
     from quantaudit.core.errors import InputError
-    from quantaudit.core.serial import write_atomically
 
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where a callable's module is looked for, as `python -m` does
@@ -59,17 +54,23 @@ def certify(
             raise InputError(
                 "--check with more to do", expected="--check FILE and no sides", fix="drop A, B and -o, or --check"
             )
-        with StageProgress() as progress:
-            again = check_certificate(check, threads=threads, progress=progress)
-        if as_json:
-            sys.stdout.write(again.to_json())
-        else:
-            print_recheck(again, stream=sys.stdout)
-        return int(again.exit_code)
+        return _check_again(check, threads, as_json=as_json)
     if a is None or b is None:
         raise InputError(
             f"{'one side' if a else 'no sides'}", expected="two: A and B", fix="see `quantaudit certify --help`"
         )
+    return _certify(a, b, dtype, like, output, threads, as_json=as_json)
+
+
+def _certify(
+    a: str, b: str, dtype: str, like: str | None, output: Path | None, threads: int | None, *, as_json: bool
+) -> int:
+    from quantaudit.api import certify as certify_pair
+    from quantaudit.api import check_output
+    from quantaudit.cli.certificate_table import print_certificate
+    from quantaudit.cli.progress import StageProgress
+    from quantaudit.core.serial import write_atomically
+
     if output is not None:
         check_output(output.parent)
     with StageProgress() as progress:
@@ -81,3 +82,17 @@ def certify(
     else:
         print_certificate(certificate, stream=sys.stdout, location=None if output is None else str(output))
     return int(certificate.exit_code)
+
+
+def _check_again(path: Path, threads: int | None, *, as_json: bool) -> int:
+    from quantaudit.api import check_certificate
+    from quantaudit.cli.certificate_table import print_recheck
+    from quantaudit.cli.progress import StageProgress
+
+    with StageProgress() as progress:
+        again = check_certificate(path, threads=threads, progress=progress)
+    if as_json:
+        sys.stdout.write(again.to_json())
+    else:
+        print_recheck(again, stream=sys.stdout)
+    return int(again.exit_code)

@@ -113,13 +113,14 @@ def _describe(tensors: list[TensorIdentification], *, is_brief: bool) -> Iterato
     yield f"{first.standing}: {names}{more}"
     if first.scheme:
         share = _least(tensors)
-        given = "" if share is None else f" gives {_percent(share)} of the values"
+        fault = " and the fault below give" if first.mismatch is not None else " gives"
+        given = "" if share is None else f"{fault} {_percent(share)} of the values"
         yield f"    {first.scheme}{given}"
     if first.mismatch is not None:
-        fault = first.mismatch
-        yield f"    {fault.kind} {fault.mismatch}: {fault.sentence}"
-        yield f"    {fault.field}: {fault.train} in training, {fault.serve} in serving; accounts for " + (
-            f"{_percent(fault.explains)} of what differs"
+        named = first.mismatch
+        yield f"    {named.kind} {named.mismatch}: {named.sentence}"
+        yield f"    {named.field}: {named.train} in training, {named.serve} in serving; accounts for " + (
+            f"{_percent(named.explains)} of what differs"
         )
         if first.runner_up is not None:
             yield f"    next: {first.runner_up.mismatch}, {_percent(first.runner_up.explains)}"

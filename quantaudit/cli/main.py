@@ -13,8 +13,11 @@ import typer
 
 from quantaudit import __version__
 from quantaudit.cli.certify import certify
+from quantaudit.cli.compare import compare
 from quantaudit.cli.contract import contract
 from quantaudit.cli.diff import diff
+from quantaudit.cli.fingerprint import fingerprint
+from quantaudit.cli.identify import identify
 from quantaudit.cli.inspect import inspect
 from quantaudit.cli.judge import judge
 from quantaudit.cli.listing import list_kind, show
@@ -50,6 +53,9 @@ app = typer.Typer(
 app.command(short_help="Audit a deployment against its reference.")(run)
 app.command(short_help="Judge recorded results of two models.")(judge)
 app.command(short_help="Compare two quantizers as functions.")(certify)
+app.command(short_help="Compare two checkpoints tensor by tensor.")(compare)
+app.command(short_help="Find the scheme that made a checkpoint.")(identify)
+app.command(short_help="Write a manifest of quantized values.")(fingerprint)
 app.command(short_help="Show which experts really are low-bit.")(inspect)
 app.command(short_help="Render a stored report again.")(report)
 app.command(short_help="Compare two stored reports.")(diff)

@@ -151,7 +151,7 @@ class TensorIdentification(Frozen):
         storage: How it is written.
         scheme: The scheme found, or the best one; empty if none was.
         rule: Its rules.
-        explains: Share of all values that it gives; `None` without a master.
+        explains: Share of all values that it gives, after the mismatch if there is one; `None` without a master.
         differing: Scales, codes and values that it does not give.
         alternatives: Schemes that this tensor does not tell apart from it, or that come next.
         mismatch: What explains the rest.

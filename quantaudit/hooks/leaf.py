@@ -23,19 +23,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 PIECE = 1 << 16  # words at a time: what lies between two operations stays in cache
 WORD_BYTES = 4
+_KEPT_ROWS = 1 << 12
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _SEEDS = {"row": (0x243F6A8885A308D3, 0x13198A2E03707344), "column": (0xA4093822299F31D0, 0x082EFA98EC4E6C89)}
 _ONE_NAN = 0x7FC00000
 
-PieceSum: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+class Summer(NamedTuple):
+    """What sums a piece of words under its row and column keys, and the words of a piece that suit it."""
+
+    sum_piece: Callable[[Tensor, Tensor, Tensor], Tensor]
+    num_words: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +78,7 @@ def leaf_of_values(
     first_row: int = 0,
     row_step: int = 1,
     first_col: int = 0,
-    piece_sum: PieceSum | None = None,
+    summer: Summer | None = None,
 ) -> Leaf:
     """Returns the leaf of decoded values; waits for the device (`value_lanes` does not).
 
@@ -81,11 +87,9 @@ def leaf_of_values(
         first_row: Row of the whole tensor at which the box begins.
         row_step: Distance of its rows in the whole tensor; 2 where gate and up rows alternate.
         first_col: Column at which it begins.
-        piece_sum: A compiled `sum_value_words`.
+        summer: A compiled `sum_value_words`.
     """
-    lanes = value_lanes(
-        values_RC, first_row=first_row, row_step=row_step, first_col=first_col, piece_sum=piece_sum or sum_value_words
-    )
+    lanes = value_lanes(values_RC, first_row=first_row, row_step=row_step, first_col=first_col, summer=summer)
     return Leaf.from_lanes(lanes)
 
 
@@ -95,7 +99,7 @@ def leaf_of_bytes(
     first_row: int = 0,
     row_step: int = 1,
     first_col: int = 0,
-    piece_sum: PieceSum | None = None,
+    summer: Summer | None = None,
 ) -> Leaf:
     """Returns the leaf of stored bytes, [R, C] uint8; columns are counted in bytes, as for `leaf_of_values`."""
     if not bytes_RC.numel():
@@ -106,7 +110,7 @@ def leaf_of_bytes(
     filled = torch.nn.functional.pad(bytes_RC, (before, after)) if before or after else bytes_RC.contiguous()
     words_RW = filled.view(torch.int32)
     first_word = first_col // WORD_BYTES
-    return Leaf.from_lanes(_sum_lanes(words_RW, first_row, row_step, first_word, piece_sum or sum_words))
+    return Leaf.from_lanes(_sum_lanes(words_RW, first_row, row_step, first_word, summer or Summer(sum_words, PIECE)))
 
 
 @torch.no_grad()
@@ -116,32 +120,32 @@ def value_lanes(
     first_row: int = 0,
     row_step: int = 1,
     first_col: int = 0,
-    piece_sum: PieceSum | None = None,
+    summer: Summer | None = None,
 ) -> Tensor:
     """Returns the lanes of `leaf_of_values` as [2] int64 on the device of the values, nothing waited for."""
     words_RC = values_RC.detach().float().view(torch.int32)
-    return _sum_lanes(words_RC, first_row, row_step, first_col, piece_sum or sum_value_words)
+    return _sum_lanes(words_RC, first_row, row_step, first_col, summer or Summer(sum_value_words, PIECE))
 
 
-def _sum_lanes(words: Tensor, first_row: int, row_step: int, first_col: int, piece_sum: PieceSum) -> Tensor:
+def _sum_lanes(words: Tensor, first_row: int, row_step: int, first_col: int, summer: Summer) -> Tensor:
     lanes = torch.zeros(2, dtype=torch.int64, device=words.device)
     num_rows, num_cols = words.shape
     if not words.numel():
         return lanes
     # An accelerator has no use for pieces that fit a cache.
-    wide, tall = (num_cols, num_rows) if words.is_cuda else _piece_shape(num_cols)
-    row_keys = make_keys("row", first_row, num_rows, row_step, words.device)
+    wide, tall = (num_cols, num_rows) if words.is_cuda else _piece_shape(num_cols, summer.num_words)
+    row_keys = _row_keys(first_row, num_rows, row_step, words.device)
     for col in range(0, num_cols, wide):
         column_keys = _kept_keys("column", first_col + col, min(wide, num_cols - col), 1, words.device)
         for row in range(0, num_rows, tall):
             piece = words[row : row + tall, col : col + wide]
-            lanes += piece_sum(piece, row_keys[:, row : row + tall].contiguous(), column_keys)
+            lanes += summer.sum_piece(piece, row_keys[:, row : row + tall].contiguous(), column_keys)
     return lanes
 
 
-def _piece_shape(num_cols: int) -> tuple[int, int]:
-    wide = min(num_cols, PIECE)
-    return wide, max(1, PIECE // wide)
+def _piece_shape(num_cols: int, num_words: int) -> tuple[int, int]:
+    wide = min(num_cols, num_words)
+    return wide, max(1, num_words // wide)
 
 
 def canonical_words(bits: Tensor) -> Tensor:
@@ -185,6 +189,14 @@ def make_keys(axis: str, first: int, count: int, step: int, device: torch.device
 
 
 _kept_keys = lru_cache(maxsize=16)(make_keys)
+
+
+def _row_keys(first: int, count: int, step: int, device: torch.device) -> Tensor:
+    """Returns keys of rows; neighbouring pieces take theirs out of one kept block."""
+    begin = first % _KEPT_ROWS
+    if step != 1 or begin + count > _KEPT_ROWS:
+        return make_keys("row", first, count, step, device)
+    return _kept_keys("row", first - begin, _KEPT_ROWS, 1, device)[:, begin : begin + count]
 
 
 def _splitmix(x: Tensor) -> Tensor:

@@ -61,8 +61,11 @@ def _compiled_byte_sum() -> Summer:
 
 
 def _with_fallback(compiled: _Sum, eager: _Sum) -> Summer:
+    has_failed = False
+
     def call(words_RC: Tensor, row_keys: Tensor, column_keys: Tensor) -> Tensor:
-        if why_eager("cpu") is not None:
+        nonlocal has_failed
+        if has_failed:
             return eager(words_RC, row_keys, column_keys)
         for tensor, axes in ((words_RC, (0, 1)), (row_keys, (1,)), (column_keys, (1,))):
             for axis in axes:
@@ -70,6 +73,7 @@ def _with_fallback(compiled: _Sum, eager: _Sum) -> Summer:
         try:
             return compiled(words_RC, row_keys, column_keys)
         except RuntimeError as error:  # whatever the compiler stumbles over derives from it
+            has_failed = True
             record_failure("cpu", error)
             return eager(words_RC, row_keys, column_keys)
 

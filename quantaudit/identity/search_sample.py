@@ -160,7 +160,9 @@ def choose_groups(absmax_G: Tensor, count: int) -> Tensor:
     spread = torch.linspace(0, num_groups - 1, min(count, num_groups)).long()
     nonzero = absmax_G > 0
     smallest = torch.where(nonzero, absmax_G, torch.inf).topk(min(4, num_groups), largest=False).indices
-    return torch.cat([spread, absmax_G.argmax().reshape(1), smallest, (~nonzero).nonzero().flatten()[:2]]).unique()
+    zeros = (~nonzero).nonzero().flatten()[:2]
+    chosen: Tensor = torch.cat([spread, absmax_G.argmax().reshape(1), smallest, zeros]).unique()
+    return chosen
 
 
 def draw(grouped: Grouped, groups_K: Tensor) -> Grouped:

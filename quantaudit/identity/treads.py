@@ -60,7 +60,8 @@ def boundary_statistics(scheme: Scheme, inputs: InputNumbers) -> Tensor:
     binades = torch.arange(inputs.num_binades).unsqueeze(1) * one
     ranks = (binades + torch.tensor(sorted(near))).flatten().unique()
     smallest = torch.tensor([0, *(1 << bit for bit in range(inputs.mantissa_bits))])
-    return torch.cat([ranks, smallest]).clamp(0, inputs.num_ranks - 1).unique()
+    found: Tensor = torch.cat([ranks, smallest]).clamp(0, inputs.num_ranks - 1).unique()
+    return found
 
 
 def boundary_blocks(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quantaudit import api
+from quantaudit import api, registered
 from quantaudit.cli import main
 from quantaudit.core.probe import ProbeSet, Split
 from quantaudit.numerics import get_scheme
@@ -59,7 +59,7 @@ def quantaudit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.C
     """The command in this process, in an empty folder, on one thread, with few probes."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(api, "default_probes", lambda split: few_probes())
+    monkeypatch.setattr(registered, "default_probes", lambda split: few_probes())
     monkeypatch.setattr(api, "free_cores", lambda: 1)
 
     def call(*arguments: str | Path) -> Ended:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quantaudit import api
+from quantaudit import registered
 from quantaudit.checkpoint.load import load_model
 from quantaudit.checkpoint.reader import open_checkpoint
 from quantaudit.checkpoint.writer import write_checkpoint
@@ -47,7 +47,7 @@ def test_scales_times_64_are_rejected_as_degenerate(
     packed: Path, quantaudit: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit_tensors(packed / WEIGHTS, raise_scales)
-    monkeypatch.setattr(api, "default_probes", lambda split: default_probes(Split.AUDIT, PROBES_A_FAMILY))
+    monkeypatch.setattr(registered, "default_probes", lambda split: default_probes(Split.AUDIT, PROBES_A_FAMILY))
     ended = quantaudit("run", "--lo", packed, "--threads", "1", "-o", "out")
     told = read_report(Path("out") / "report.json")
     gate = next(c for c in told.clauses if c.name == "degeneracy")

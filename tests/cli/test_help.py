@@ -11,8 +11,21 @@ from quantaudit.cli import main
 from quantaudit.core.verdict import ExitCode
 from tests.cli.command import Command, finish, interpret, start
 
-VERBS = ("run", "inspect", "report", "diff", "list", "show")
-HEAVY = ("torch", "numpy", "scipy", "pandas", "altair", "rich", "jinja2")
+VERBS = (
+    "run",
+    "judge",
+    "contract",
+    "certify",
+    "compare",
+    "identify",
+    "fingerprint",
+    "inspect",
+    "report",
+    "diff",
+    "list",
+    "show",
+)
+HEAVY = ("torch", "numpy", "scipy", "pandas", "statsmodels", "rich", "jinja2")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)])

@@ -1,0 +1,42 @@
+"""The weights that every side quantizes: Gaussian, each row with a lognormal scale of its own.
+
+The spread of a factor e puts absolute maxima at every place within a binade, which is what scale rules part on. Nothing
+here is zero, infinite or NaN: special blocks are the business of certificates, this table is about ordinary weights.
+
+Shape suffixes: R rows, C columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Not a seed whose largest weight rounds to 1.75 * 2^k in bf16, as one in 64 does: 1/448 of that is exact, and FP8 with
+# one scale a tensor then shows no difference at all.
+SEED = 20_261_130
+ROWS, COLUMNS = 1024, 1024
+TYPICAL = 0.02  # of a weight; the schemes do not care, a reader may
+SPREAD = 1.0  # standard deviation of the natural logarithm of a row's scale
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def make_weights(rows: int = ROWS, columns: int = COLUMNS, seed: int = SEED) -> Tensor:
+    """Draws the weights, [R, C] fp32; the bf16 ones are these, rounded.
+
+    Args:
+        rows: Number of rows, a multiple of 128 so that every scheme applies.
+        columns: Number of columns, likewise.
+        seed: Of NumPy's PCG64.
+    """
+    generator = np.random.default_rng(seed)
+    scale_R1 = TYPICAL * np.exp(SPREAD * generator.standard_normal((rows, 1)))
+    weights_RC = generator.standard_normal((rows, columns)) * scale_R1
+    return torch.from_numpy(weights_RC.astype(np.float32))
+
+
+def digest_weights(weights_RC: Tensor) -> str:
+    """Returns the sha256 (hex) of the fp32 bytes, which tells whether two reports saw the same numbers."""
+    return hashlib.sha256(weights_RC.numpy().tobytes()).hexdigest()

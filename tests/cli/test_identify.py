@@ -1,0 +1,57 @@
+"""`identify` as a user meets it: the answer in a few lines or as JSON, and exit codes that tell it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+
+from quantaudit.cli.identify import identify
+from quantaudit.core.errors import InputError, NotMeasuredError
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
+    """Returns the exit code and stdout of the verb."""
+    app = typer.Typer(add_completion=False)
+    app.command()(identify)
+    capsys.readouterr()
+    code = app([*map(str, arguments), "--threads", "1"], standalone_mode=False)
+    return int(code), capsys.readouterr().out
+
+
+def test_an_explained_checkpoint_exits_0(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, written / "packed", "--master", written / "plain", "--match", "*experts*")
+    assert code == 0
+    assert out.startswith("EXPLAINED: ") and "mxfp4-even gives all of the values" in out
+    assert len(out.splitlines()) <= 25 and out.isascii()
+
+
+def test_json_has_the_stated_keys(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, written / "packed", "--master", written / "plain", "--match", "*experts*", "--json")
+    shown = json.loads(out)
+    assert code == 0 and len(shown["tensors"]) == 6
+    for tensor in shown["tensors"]:
+        assert {"name", "scheme", "rule", "explains", "alternatives"} <= tensor.keys()
+        assert tensor["rule"]["scale"].startswith("even") and tensor["rule"]["tie"] == "even"
+
+
+def test_weights_of_another_model_exit_3(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, written / "packed", "--master", written / "other", "--match", "layers.2.experts.*")
+    assert code == 3 and out.startswith("NOT EXPLAINED: ") and "not alike" in out
+
+
+def test_without_masters_what_is_not_proved_exits_4(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, written / "packed")
+    assert code == 4 and out.startswith("NOT PROVED: ") and "--master HI" in out
+
+
+def test_plain_numbers_alone_are_not_measured(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NotMeasuredError, match="--master HI"):
+        run(capsys, written / "plain")
+
+
+def test_a_path_that_is_not_there_is_named(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match="absent"):
+        run(capsys, written / "absent")
