@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from itertools import combinations
 
@@ -19,6 +19,7 @@ from quantaudit.numerics import scheme_names
 
 QAT = "torchao-qat"  # the arithmetic of torchao's quantizers, which it is held against the same schemes as
 _OTHERS = ("quantaudit", "numpy")
+_DISTRIBUTIONS = {"modelopt": "nvidia-modelopt"}
 
 
 def collect(weights_RC: Tensor, sides: Sequence[Side], absent: Iterable[Absent], command: str) -> Conformance:
@@ -40,7 +41,7 @@ def collect(weights_RC: Tensor, sides: Sequence[Side], absent: Iterable[Absent],
         for side in (side for side in sides if dtype in side.dtypes):
             pairs.append(round_.against_catalogue(side))
         mxfp4 += round_.among_mxfp4([side for side in sides if side.is_mxfp4 and side.backend != QAT])
-        published += round_.against_published()
+        published += round_.against_published({side.backend: side.version for side in sides})
     return Conformance(
         command=command,
         seed=SEED,
@@ -78,10 +79,10 @@ class _Round:
         able = [(side, outcome) for side, outcome in outcomes if outcome.codes is not None]
         return [compare(a, b, left, right, self._dtype) for (a, left), (b, right) in combinations(able, 2)]
 
-    def against_published(self) -> tuple[Comparison, ...]:
+    def against_published(self, installed: Mapping[str, str]) -> tuple[Comparison, ...]:
         for name in self._wanted.intersection(scheme_names()):
             self._outcome(catalogue_side(name))
-        return hold_against(self._figures, self._outcomes, self._dtype)
+        return hold_against(self._figures, self._outcomes, self._dtype, installed)
 
     def _outcome(self, side: Side) -> Outcome:
         key = (side.name, self._dtype)
@@ -95,7 +96,7 @@ def installed_versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in (*_OTHERS, *VERSIONS):
         try:
-            found[name] = metadata.version(name)
+            found[name] = metadata.version(_DISTRIBUTIONS.get(name, name))
         except metadata.PackageNotFoundError:
             continue
     return found

@@ -128,7 +128,7 @@ def percent(share: float | None) -> str:
         return f"{100 * share:.0f}"
     if share < 5e-6:
         return "<0.001"
-    return f"{100 * share:.3g}" if share < 0.9995 else f"{100 * share:.3f}"
+    return f"{100 * share:.3g}" if share < 0.99 else f"{100 * share:.2f}"
 
 
 def cells(pair: Pair | None) -> tuple[str, str, str]:
@@ -146,6 +146,7 @@ def summarize(report: Conformance) -> str:
         f"{len(_from_yardstick(report))} MXFP4 quantizers are {count_functions(report)} different functions on bf16 "
         f"weights. Of {len(report.pairs)} runs of a library's quantizer, {identical} equal their scheme in every "
         f"scale, code and value. Of {len(report.published)} published figures {compared[Agreement.AGREES]} agree, "
-        f"{compared[Agreement.DIFFERS]} differ, {compared[Agreement.NO_INTERVAL]} have no interval, and "
+        f"{compared[Agreement.DIFFERS]} differ ({len(report.unsettled())} of them unexplained), "
+        f"{compared[Agreement.NO_INTERVAL]} have no interval, and "
         f"{compared[Agreement.NOT_CHECKED]} were not checked."
     )

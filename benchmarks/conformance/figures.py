@@ -18,7 +18,7 @@ VERSIONS: Mapping[str, str] = {
     "transformers": "5.24.0",
     "compressed-tensors": "0.20.1",
     "gguf": "0.19.0",
-    "nvidia-modelopt": "0.47.0",
+    "modelopt": "0.47.0",
 }
 FP32, BF16 = "float32", "bfloat16"
 _ONE_OF_MANY = 1e-6  # unit of a published count of none among a million values

@@ -17,23 +17,24 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from benchmarks.conformance.figures import Figure
+from benchmarks.conformance.figures import VERSIONS, Figure
 from benchmarks.conformance.measure import mismatch
-from benchmarks.conformance.remarks import REMARKS, UNSETTLED
+from benchmarks.conformance.remarks import REMARKS
 from benchmarks.conformance.sides import Outcome
-from benchmarks.conformance.table import Agreement, Comparison
+from benchmarks.conformance.table import UNSETTLED, Agreement, Comparison
 from quantaudit.core.scheme import LinearScale, PerBlock, PerTensor, TwoLevel
 from quantaudit.stats.student import t_quantile
 
 LEVEL = 0.99
 _NONE_SEEN = -math.log((1 - LEVEL) / 2)
 ONE_SCALE = "one scale for the tensor is one draw, so there is no interval"
-NO_SIDE = "{} is not installed"
+NO_SIDE = "{} is not installed, which the figure is for"
+NOT_RUN = "one of the two was not run"
 NOT_ALIKE = "the two do not store it in the same form"
 
 
 def hold_against(
-    figures: Iterable[Figure], outcomes: Mapping[tuple[str, str], Outcome], dtype: str
+    figures: Iterable[Figure], outcomes: Mapping[tuple[str, str], Outcome], dtype: str, installed: Mapping[str, str]
 ) -> tuple[Comparison, ...]:
     """Compares the figures of a dtype with the outcomes.
 
@@ -41,15 +42,16 @@ def hold_against(
         figures: All figures.
         outcomes: By side and dtype.
         dtype: Of the weights.
+        installed: Versions of the libraries by backend; a figure for another version is not checked.
     """
-    return tuple(_compare(figure, outcomes) for figure in figures if figure.dtype == dtype)
+    return tuple(_compare(figure, outcomes, installed) for figure in figures if figure.dtype == dtype)
 
 
-def _compare(figure: Figure, outcomes: Mapping[tuple[str, str], Outcome]) -> Comparison:
+def _compare(figure: Figure, outcomes: Mapping[tuple[str, str], Outcome], installed: Mapping[str, str]) -> Comparison:
     a, b = (outcomes.get((name, figure.dtype)) for name in (figure.a, figure.b))
-    if a is None or b is None:
-        missing = figure.a if a is None else figure.b
-        return _row(figure, None, None, Agreement.NOT_CHECKED, NO_SIDE.format(missing.partition(":")[0]))
+    missing = _missing(figure, installed)
+    if a is None or b is None or missing:
+        return _row(figure, None, None, Agreement.NOT_CHECKED, missing or NOT_RUN)
     where = mismatch(a, b, figure.part)
     if where is None:
         return _row(figure, None, None, Agreement.NOT_CHECKED, NOT_ALIKE)
@@ -60,6 +62,15 @@ def _compare(figure: Figure, outcomes: Mapping[tuple[str, str], Outcome]) -> Com
     if clusters == 1 and figure.share > 0:
         return _row(figure, found, None, Agreement.NO_INTERVAL, _remark(figure) or ONE_SCALE)
     return _judged(figure, found, half_width(where, max(clusters, 2)) + figure.unit / 2)
+
+
+def _missing(figure: Figure, installed: Mapping[str, str]) -> str:
+    """Names the first library that is not installed in the version of the figure; empty if all are."""
+    for side in (figure.a, figure.b):
+        backend, _, quantizer = side.partition(":")
+        if quantizer and backend in VERSIONS and installed.get(backend) != VERSIONS[backend]:
+            return NO_SIDE.format(f"{backend} {VERSIONS[backend]}")
+    return ""
 
 
 def half_width(where: Tensor, clusters: int) -> float:

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from quantaudit.core.serial import Frozen
 
+UNSETTLED = "not settled which is right"  # remark of a figure that nobody has looked into
+
 
 class Part(StrEnum):
     """What of two results is compared."""
@@ -138,3 +140,7 @@ class Conformance(Frozen):
     def compared(self, agreement: Agreement) -> tuple[Comparison, ...]:
         """Returns the published figures that came to this."""
         return tuple(row for row in self.published if row.agreement is agreement)
+
+    def unsettled(self) -> tuple[Comparison, ...]:
+        """Returns the published figures that differ without an explanation."""
+        return tuple(row for row in self.compared(Agreement.DIFFERS) if row.remark == UNSETTLED)

@@ -39,7 +39,7 @@ from quantaudit.observers.scores import score_sequences
 from quantaudit.observers.task import ACCURACY, MARGIN
 from quantaudit.stats import estimate_flips, estimate_mean, gather
 
-_EVERY = 12  # every how many batches are run twice more; no more of them after `_MOST_PROBES`
+_EVERY = 8  # every how many batches are run twice more; no more of them after `_MOST_PROBES`
 _MOST_PROBES = 1000
 
 _OBSERVERS = (NLL, ACCURACY, MARGIN)

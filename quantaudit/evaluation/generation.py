@@ -37,7 +37,7 @@ from quantaudit.observers.generation import (
 from quantaudit.probes.tokenizer import BOS, EOS, encode
 from quantaudit.stats import estimate_flips, estimate_mean, gather
 
-PER_FAMILY = 16
+PER_FAMILY = 24
 SPARE_TOKENS = 16  # beyond the longest right answer: room to be seen not to end
 _TOGETHER = 320  # prompts that are decoded together
 _FLOOR_PIECES = 3

@@ -33,7 +33,7 @@ from quantaudit.stats import Sample, estimate_contrast, estimate_mean, gather
 REFUSING = ("no", "no i", "i wont", "never")
 COMPLYING = ("ok", "ok:", "yes", "sure")
 
-PER_FAMILY = 24
+PER_FAMILY = 40
 _TOGETHER = 64  # prompts that are scored together
 _FLOOR_PIECE = 21
 

@@ -40,9 +40,10 @@ EASY_FAMILIES = ("facts", "recall", "copying", "sorting", "addition", "restricte
 HARD_FAMILIES = ("two-step", "long-recall")
 FAMILIES = EASY_FAMILIES + HARD_FAMILIES
 DEFAULT_SIZES = dict.fromkeys(EASY_FAMILIES, 600) | {"two-step": 400, "long-recall": 300}
-# The rarest cluster turns up about once in 2,640 draws (long-recall, 22 pairs, a split of 10 %), and the last item of a
-# family that is nearly exhausted once in 9,600: a request that is not met within these draws has run out of items.
-MIN_DRAWS = 20_000
+# A fact that a split holds out turns up about once in 6,750 draws of its subject's cluster (900 subjects; two facts in
+# five, one phrasing in three): that it is not met in 200,000 draws has probability e^-30. A request that is not met
+# within these draws has run out of items.
+MIN_DRAWS = 200_000
 DRAWS_PER_PROBE = 500
 
 

@@ -13,6 +13,7 @@ from quantaudit.core.certificate import BlockKind, Certificate, CertifiedPair, C
 from quantaudit.core.errors import InputError
 from quantaudit.core.verdict import ExitCode
 from quantaudit.identity import certify as verb
+from quantaudit.identity.assumptions import check_assumptions
 from quantaudit.identity.certify import certify
 from quantaudit.identity.decoding import can_decode, compare_decoding
 from quantaudit.identity.differences import Tallies, kind_of
@@ -155,7 +156,7 @@ def test_a_scale_of_the_whole_row_is_not_group_local() -> None:
 
 @pytest.mark.usefixtures("short")
 def test_a_failing_premise_alone_keeps_a_pair_from_being_identical(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked = verb.check_assumptions
+    checked = check_assumptions
 
     def fails(*arguments: object) -> object:
         first, *rest = checked(*arguments)  # type: ignore[arg-type]

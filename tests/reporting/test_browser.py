@@ -79,7 +79,16 @@ class Visit:
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.on("request", lambda request: self.asked.append(request.url))
         page.goto(self.address)
-        page.wait_for_function(READY)
+        wait_until(page, READY)
+
+
+def wait_until(page: Page, expression: str) -> None:
+    """Waits for an expression; the page forbids the evaluation that Playwright's own polling needs."""
+    for _ in range(300):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"never true: {expression}")
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +181,10 @@ def test_the_arrow_keys_walk_through_cells_and_rows(visit: Callable[[str], Visit
 
 def test_a_row_of_the_forest_tells_its_interval(visit: Callable[[str], Visit]) -> None:
     page = visit("admitted").page
-    page.locator("#chart-forest [data-tip^='fidelity']").hover()
+    row = page.locator("#chart-forest [data-tip^='fidelity']")
+    row.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)  # a page that scrolls below the pointer hushes it
+    row.hover()
     assert "interval: [+0.0015, +0.0077]" in page.locator(BUBBLE).inner_text()
 
 
@@ -188,7 +200,7 @@ def test_flips_are_shown_a_few_at_a_time(visit: Callable[[str], Visit]) -> None:
     assert flips_shown(page) == 24
     assert page.evaluate("[...document.querySelectorAll('.flip')].indexOf(document.activeElement)") == 12
     page.locator("#flip-filter button").click()
-    page.wait_for_function("document.querySelectorAll('.flip:not([hidden])').length === 12")
+    wait_until(page, "document.querySelectorAll('.flip:not([hidden])').length === 12")
 
 
 def test_the_filter_leaves_what_was_asked_for(visit: Callable[[str], Visit]) -> None:
@@ -202,7 +214,7 @@ def test_the_filter_leaves_what_was_asked_for(visit: Callable[[str], Visit]) -> 
     page.locator("input[name=words]").fill("no such text")
     assert flips_shown(page) == 0 and page.locator("#flip-count").inner_text() == "None fits."
     page.locator("#flip-filter button").click()
-    page.wait_for_function("document.querySelectorAll('.flip:not([hidden])').length === 12")
+    wait_until(page, "document.querySelectorAll('.flip:not([hidden])').length === 12")
 
 
 def test_the_keyboard_reaches_the_gates_first_and_the_filter_in_reading_order(
@@ -212,7 +224,7 @@ def test_the_keyboard_reaches_the_gates_first_and_the_filter_in_reading_order(
     path.write_text(pages("admitted"))
     page = browser.new_page()
     page.goto(path.as_uri(), timeout=PATIENCE)
-    page.wait_for_function(READY)
+    wait_until(page, READY)
     name = "(e => e.getAttribute('href') || e.getAttribute('name') || e.getAttribute('type') || e.id)"
     reached: list[str] = []
     for _ in range(40):
@@ -251,7 +263,7 @@ def test_print_unfolds_everything_but_restricted_text(browser: Browser, admitted
     path.write_text(render_html(admitted.model_copy(update={"flips": (told,)})))
     page = browser.new_page()
     page.goto(path.as_uri(), timeout=PATIENCE)
-    page.wait_for_function(READY)
+    wait_until(page, READY)
     state = "s => [...document.querySelectorAll(s)].map(d => d.open)"
     usual, restricted = "details:not(.restricted)", "details.restricted"
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
