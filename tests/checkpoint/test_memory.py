@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -59,9 +60,16 @@ _DECODE = "hi = open_realization(checkpoint, torch.device('cpu'))\n"
 
 
 def growth(folder: Path, body: str) -> int:
-    """Returns by how many bytes the peak of a fresh process grows while it runs the body."""
+    """Returns by how many bytes the peak of a fresh process grows while it runs the body.
+
+    Large blocks are mapped, so that what the code frees is given back: left to itself the C library keeps 0 or 32 MB of
+    them from run to run, and it is the code that is measured.
+    """
     code = f"{_PRELUDE}{body}print(peak() - before)"
-    run = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False)
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False, env=env
+    )
     assert run.returncode == 0, run.stderr
     return int(run.stdout)
 
@@ -82,8 +90,7 @@ def test_reading_stack_after_stack_holds_one(folders: Path) -> None:
 
 
 def test_lo_is_opened_in_the_memory_of_its_packed_weights(folders: Path) -> None:
-    # Beside the packed stacks: the unpacked codes of one, a byte a weight, and as much again while they are packed. The
-    # mapped file counts as well, as far as the kernel keeps it in its cache.
+    # Beside the packed stacks: the unpacked codes of one, a byte a weight, and as much again while they are packed.
     served = growth(folders / "packed", _SERVE)
-    assert PACKED - 2 * STACK < served < 2 * PACKED + 3 * STACK < ALL_STACKS
+    assert PACKED - 2 * STACK < served < PACKED + 3 * STACK < ALL_STACKS // 2
     assert growth(folders / "packed", _DECODE) > ALL_STACKS
