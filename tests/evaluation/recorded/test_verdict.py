@@ -97,6 +97,15 @@ def test_the_interval_is_tangos_and_the_p_value_is_mcnemars(lost: int, gained: i
     assert f"hi alone {lost}, lo alone {gained}" in shown["discordant[task]"].note
 
 
+def test_flips_one_way_only_have_the_farther_of_score_and_exact_binomial(tmp_path: Path) -> None:
+    found = clause(judge(*lm_eval_pair(tmp_path, lost=40, gained=0)), "task[task]").estimate
+    assert found is not None
+    score = second_interval(40, 0, 800, num=800, critical=stats.t.ppf(0.95, 799))
+    exact = stats.beta.ppf(0.05, 40, 761), stats.beta.ppf(0.95, 41, 760)  # Clopper-Pearson
+    assert found.interval.lower <= min(score[0], exact[0]) + 1e-7
+    assert found.interval.upper >= max(score[1], exact[1]) - 1e-7
+
+
 def test_two_real_lm_eval_files_are_judged_as_their_numbers_say() -> None:
     hi, lo = map(answers, REAL)
     report = judge(*REAL, agreed=contract(least=20))
