@@ -14,9 +14,10 @@ within its margin" is the share of max t* that reach t_s: at most alpha exactly 
 Admitting needs no such correction (every slice has to be inside its margin: `multiplicity`); naming the slices that
 are damaged does.
 
-Weights are Webb's six points by default: with five clusters they give 6^5 draws where Rademacher's two give 32.
-Simulated at the margin with six slices and alpha = .05, some slice is called damaged in 6 % of the cases with five
-equal clusters a slice and in 8 to 9 % with five very unequal ones (14 and 3 probes).
+Weights are Webb's six points by default: with eight clusters they give 6^8 draws where Rademacher's two give 256.
+Simulated at the margin with six slices and alpha = .05, some slice was called damaged in 6 % of the cases with five
+equal clusters a slice and in 8 to 9 % with five very unequal ones (14 and 3 probes): slices whose clusters weigh less
+than eight equal ones are refused.
 
 Legend of shapes: R replicates, G clusters (the union of all slices), K slices.
 Source: Romano and Wolf 2005 (max t); Cameron, Gelbach and Miller 2008 (wild cluster bootstrap); Webb 2023 (weights).
@@ -34,8 +35,10 @@ from numpy.typing import NDArray
 from quantaudit.core.decision import Estimate, Interval
 from quantaudit.core.errors import InputError, NotMeasuredError
 from quantaudit.stats.bootstrap import NUM_REPLICATES, seed_generator
-from quantaudit.stats.clustered import ALPHA, MIN_CLUSTERS, compute_moments, estimate_mean
+from quantaudit.stats.clustered import ALPHA, compute_moments, estimate_mean
 from quantaudit.stats.sample import Sample
+
+MIN_SLICE_CLUSTERS = 8  # fewest equal clusters a slice at which the rate was simulated to hold
 
 
 class Weights(StrEnum):
@@ -97,7 +100,7 @@ def compare_slices(
         num_replicates: Replicates to draw.
 
     Raises:
-        InputError: If a slice has fewer than five clusters.
+        InputError: If a slice has fewer than eight clusters, or clusters so unequal that they weigh less.
         NotMeasuredError: If there are no slices.
     """
     _check(samples)
@@ -168,9 +171,10 @@ def _check(samples: Mapping[str, Sample]) -> None:
     if not samples:
         raise NotMeasuredError("no slices: nothing was compared")
     for name, sample in samples.items():
-        if len(sample.sizes_G) < MIN_CLUSTERS:
+        weight = float(sample.sizes_G.sum()) ** 2 / float(np.square(sample.sizes_G, dtype=np.float64).sum())
+        if weight < MIN_SLICE_CLUSTERS:
             raise InputError(
-                f"slice {name!r} with {len(sample.sizes_G)} clusters",
-                expected=f"at least {MIN_CLUSTERS} clusters a slice",
+                f"slice {name!r} with {len(sample.sizes_G)} clusters, which weigh as much as {weight:.3g} equal ones",
+                expected=f"at least {MIN_SLICE_CLUSTERS}",
                 fix="merge it with a related slice, or leave it out and say so",
             )
