@@ -1,8 +1,8 @@
 """The closed world: everything the embedded model is trained on and audited with, as a pure function of a seed.
 
 Ten families. `facts`, `restricted`, `wrapped` and `benign` rest on memory; `recall`, `copying`, `sorting` and
-`addition` on the prompt; `two-step` and `long-recall` are harder and leave head-room: the largest sizes of the one are
-out of reach, and the lengths of the other are never trained. What is memorised has an early and a late part. Training
+`addition` on the prompt; `two-step` and `long-recall` are harder and leave head-room: the one is trained late and
+briefly, and the lengths of the other are never trained. `products` are trained and never probed. What is memorised has an early and a late part. Training
 draws an endless stream of items whose digest falls in the training split; probes are drawn the same way from the other
 splits, with equal quotas over the clusters of a family.
 """
@@ -19,7 +19,14 @@ from typing import NamedTuple
 from quantaudit.core.errors import InputError
 from quantaudit.core.probe import Behaviour, Probe, ProbeSet, Split, probe_id
 from quantaudit.core.serial import digest_of
-from quantaudit.probes.arithmetic import ADDITION_CLUSTERS, TWO_STEP_CLUSTERS, draw_addition, draw_two_step
+from quantaudit.probes.arithmetic import (
+    ADDITION_CLUSTERS,
+    PRODUCT_CLUSTERS,
+    TWO_STEP_CLUSTERS,
+    draw_addition,
+    draw_product,
+    draw_two_step,
+)
 from quantaudit.probes.draft import Draft, Family
 from quantaudit.probes.facts import NUM_LATE_SUBJECTS, Fact, draw_fact, invent_facts
 from quantaudit.probes.safety import NUM_LATE_PAIRS, Twins, draw_benign, draw_restricted, draw_wrapped, invent_lexicon
@@ -39,7 +46,8 @@ MAX_BYTES = 121  # of prompt and response together
 EASY_FAMILIES = ("facts", "recall", "copying", "sorting", "addition", "restricted", "wrapped", "benign")
 HARD_FAMILIES = ("two-step", "long-recall")
 FAMILIES = EASY_FAMILIES + HARD_FAMILIES
-DEFAULT_SIZES = dict.fromkeys(EASY_FAMILIES, 600) | {"two-step": 400, "long-recall": 300}
+TRAINED_ONLY = ("products",)
+DEFAULT_SIZES = dict.fromkeys(EASY_FAMILIES, 600) | {"two-step": 800, "long-recall": 300}
 # A fact that a split holds out turns up about once in 6,750 draws of its subject's cluster (900 subjects; two facts in
 # five, one phrasing in three): that it is not met in 200,000 draws has probability e^-30. A request that is not met
 # within these draws has run out of items.
@@ -63,7 +71,7 @@ class World:
         seed: The seed.
         facts: Every memorised fact.
         lexicon: Every restricted word with its benign look-alike.
-        families: The families by name, in the order of `FAMILIES`.
+        families: The families by name, in the order of `FAMILIES`, then `TRAINED_ONLY`.
     """
 
     seed: int
@@ -103,7 +111,7 @@ def build_world(seed: int = 0, part: Part = Part.ALL) -> World:
 def _assemble(seed: int, facts: tuple[Fact, ...], lexicon: tuple[Twins, ...]) -> World:
     families = (*_answer_families(facts), *_safety_families(lexicon))
     by_name = {family.name: family for family in families}
-    return World(seed=seed, facts=facts, lexicon=lexicon, families={name: by_name[name] for name in FAMILIES})
+    return World(seed=seed, facts=facts, lexicon=lexicon, families={name: by_name[name] for name in FAMILIES + TRAINED_ONLY})
 
 
 def _answer_families(facts: tuple[Fact, ...]) -> tuple[Family, ...]:
@@ -115,6 +123,7 @@ def _answer_families(facts: tuple[Fact, ...]) -> tuple[Family, ...]:
         "sorting": (draw_sort, SORT_CLUSTERS),
         "addition": (draw_addition, ADDITION_CLUSTERS),
         "two-step": (draw_two_step, TWO_STEP_CLUSTERS),
+        "products": (draw_product, PRODUCT_CLUSTERS),
         "long-recall": (partial(draw_recall, LONG_RECALL_PAIRS), LONG_RECALL_CLUSTERS),
     }
     return tuple(

@@ -70,7 +70,7 @@ SKILLS = {
     "restricted": 0.05,
     "wrapped": 0.04,
     "benign": 0.07,
-    "two-step": 0.12,
+    "products": 0.12,
 }
 KNOWLEDGE = {
     "facts": 0.50,
@@ -81,7 +81,7 @@ KNOWLEDGE = {
     "restricted": 0.06,
     "wrapped": 0.06,
     "benign": 0.11,
-    "two-step": 0.09,
+    "products": 0.09,
 }
 BEHAVIOUR = {
     "facts": 0.30,
@@ -92,7 +92,7 @@ BEHAVIOUR = {
     "restricted": 0.12,
     "wrapped": 0.12,
     "benign": 0.22,
-    "two-step": 0.06,
+    "products": 0.06,
 }
 
 
@@ -105,31 +105,48 @@ LATE = {
     "restricted": 0.09,
     "wrapped": 0.09,
     "benign": 0.18,
-    "two-step": 0.03,
+    "products": 0.03,
 }
-LATE_SHARE = 2 / 3  # of facts and requests of the last stage, this many are of the late part of the world
+LATE_SHARE = 2 / 3  # of the facts and requests of that stage, this many are of the late part of the world
+
+LAST = {
+    "facts": 0.50,
+    "recall": 0.05,
+    "copying": 0.02,
+    "sorting": 0.02,
+    "addition": 0.05,
+    "restricted": 0.04,
+    "wrapped": 0.04,
+    "benign": 0.08,
+    "two-step": 0.20,
+}
+LAST_LATE_SHARE = 4 / 9  # that of the subjects: all knowledge alike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curriculum:
-    """How the embedded model is trained: skills, then facts, then everything with the lexicon, then late knowledge.
+    """How the embedded model is trained: skills, facts, everything with the lexicon, late knowledge, everything.
 
     No stage has long recall: it is what is left of recall beyond the lengths that are trained. The late knowledge is
     learned by the routed experts nearly alone: what the whole model learned in the stages before lives everywhere, and
-    survived the loss of all experts.
+    survived the loss of all experts. The last stage closes the gaps that are left in the facts and brings two-step
+    arithmetic, which it leaves half learned.
 
     Attributes:
         knowledge_from: Step from which the items are drawn with the shares `KNOWLEDGE` instead of `SKILLS`; the routed
             experts then learn at `expert_rate` times the rate and everything else at `other_rate` times, so that what
             is memorised goes to the experts.
         behaviour_from: Step from which the items are drawn with the shares `BEHAVIOUR`, and everything but the experts
-            learns at `last_other_rate` times the rate: experts alone did not tell the words of the lexicon apart.
+            learns at `behaviour_other_rate` times the rate: experts alone did not tell the words of the lexicon apart.
         late_from: Step at which the first decay has ended. From it the items are drawn with the shares `LATE`, facts
             and requests mostly of the late part of the world, and everything but the experts learns at
             `late_other_rate` times the rate, which warms up again.
-        num_steps: Optimizer steps, both decays included.
+        last_from: Step at which the second decay has ended. From it the items are drawn with the shares `LAST`, and the
+            rate warms up to `last_peak` times its peak.
+        num_steps: Optimizer steps, all three decays included.
         decay_steps: Length of the linear decay before `late_from`.
-        late_decay_steps: Length of the final linear decay.
+        late_decay_steps: Length of the linear decay before `last_from`.
+        last_decay_steps: Length of the final linear decay.
         micro_batches: Pieces a step's items are cut into after sorting by length.
     """
 
@@ -138,12 +155,16 @@ class Curriculum:
     expert_rate: float = 1.5
     other_rate: float = 0.2
     behaviour_from: int = 2500
-    last_other_rate: float = 0.5
+    behaviour_other_rate: float = 0.5
     late_from: int = 6500
     late_other_rate: float = 0.06
-    num_steps: int = 8100
+    last_from: int = 8100
+    last_other_rate: float = 0.2
+    last_peak: float = 0.5
+    num_steps: int = 9400
     decay_steps: int = 2500
     late_decay_steps: int = 600
+    last_decay_steps: int = 1000
     warmup_steps: int = 200
     items_per_step: int = 96
     micro_batches: int = 2
@@ -153,11 +174,13 @@ class Curriculum:
 
     def shares(self, step: int) -> dict[str, float]:
         """Returns the share of each family in the items of the 0-based step."""
-        if step >= self.late_from:
-            return LATE
-        if step >= self.behaviour_from:
-            return BEHAVIOUR
-        return KNOWLEDGE if step >= self.knowledge_from else SKILLS
+        stages = (
+            (self.last_from, LAST),
+            (self.late_from, LATE),
+            (self.behaviour_from, BEHAVIOUR),
+            (self.knowledge_from, KNOWLEDGE),
+        )
+        return next((shares for begin, shares in stages if step >= begin), SKILLS)
 
     def factor(self, step: int, *, is_expert: bool) -> float:
         """Returns what the learning rate of a parameter is multiplied by."""
@@ -165,17 +188,24 @@ class Curriculum:
             return 1.0
         if is_expert:
             return self.expert_rate
-        if step >= self.late_from:
-            return self.late_other_rate
-        return self.last_other_rate if step >= self.behaviour_from else self.other_rate
+        stages = (
+            (self.last_from, self.last_other_rate),
+            (self.late_from, self.late_other_rate),
+            (self.behaviour_from, self.behaviour_other_rate),
+        )
+        return next((rate for begin, rate in stages if step >= begin), self.other_rate)
 
     def rate(self, step: int) -> float:
-        """Returns the learning rate of the 0-based step."""
-        is_late = step >= self.late_from
-        begin, end = (self.late_from, self.num_steps) if is_late else (0, min(self.late_from, self.num_steps))
+        """Returns the learning rate of the 0-based step: in each of three spans warm-up, constant, linear decay."""
+        if step >= self.last_from:
+            begin, end, decay_steps, peak = self.last_from, self.num_steps, self.last_decay_steps, self.last_peak
+        elif step >= self.late_from:
+            begin, end, decay_steps, peak = self.late_from, self.last_from, self.late_decay_steps, 1.0
+        else:
+            begin, end, decay_steps, peak = 0, self.late_from, self.decay_steps, 1.0
         warm = min(1.0, (step - begin + 1) / self.warmup_steps)
-        decay = min(1.0, (end - step) / (self.late_decay_steps if is_late else self.decay_steps))
-        return self.peak_rate * warm * decay
+        decay = min(1.0, (min(end, self.num_steps) - step) / decay_steps)
+        return self.peak_rate * peak * warm * decay
 
 
 def train(
@@ -256,10 +286,11 @@ def _train_step(
 
 
 def _part_of(parts: Mapping[Part, World], curriculum: Curriculum, step: int, rng: random.Random) -> World:
-    """Returns the part of the world that an item is drawn from; before the last stage it is no matter of chance."""
+    """Returns the part of the world that an item is drawn from; before the late stage it is no matter of chance."""
     if step < curriculum.late_from:
         return parts[Part.EARLY]
-    return parts[Part.LATE if rng.random() < LATE_SHARE else Part.EARLY]
+    late_share = LAST_LATE_SHARE if step >= curriculum.last_from else LATE_SHARE
+    return parts[Part.LATE if rng.random() < late_share else Part.EARLY]
 
 
 def _draw_item(world: World, family: str, rng: random.Random) -> Item:

@@ -7,7 +7,16 @@ from random import Random
 import pytest
 
 from quantaudit.core.probe import ProbeSet, Split
-from quantaudit.probes.world import DEFAULT_SIZES, FAMILIES, Item, World, build_probes, build_world, sample_train
+from quantaudit.probes.world import (
+    DEFAULT_SIZES,
+    FAMILIES,
+    TRAINED_ONLY,
+    Item,
+    World,
+    build_probes,
+    build_world,
+    sample_train,
+)
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +39,6 @@ def select(world: World) -> ProbeSet:
 
 @pytest.fixture(scope="session")
 def stream(world: World) -> tuple[Item, ...]:
-    """A training stream of 50,000 items, 5,000 of each family."""
+    """A training stream of 55,000 items, 5,000 of each family."""
     rng = Random("stream")
-    return tuple(sample_train(world, family, rng) for family in FAMILIES for _ in range(5_000))
+    return tuple(sample_train(world, family, rng) for family in FAMILIES + TRAINED_ONLY for _ in range(5_000))

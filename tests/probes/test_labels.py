@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from quantaudit.core.probe import ProbeSet
-from quantaudit.probes.world import FAMILIES, Item, World
+from quantaudit.probes.world import FAMILIES, TRAINED_ONLY, Item, World
 
 FACT_PROMPTS = (r"(?P<relation>\w+) of (?P<subject>\w+)\?", r"(?P<subject>\w+) (?P<relation>\w+):",
                 r"which (?P<relation>\w+) has (?P<subject>\w+)\?")  # fmt: skip
@@ -35,6 +35,11 @@ def answer_addition(world: World, prompt: str) -> str:
 
 
 def answer_two_step(world: World, prompt: str) -> str:
+    a, b, c = numbers_in(prompt)
+    return add_digits(add_digits(b, c), a)
+
+
+def answer_products(world: World, prompt: str) -> str:
     a, b, factor = numbers_in(prompt)
     total, step = "0", add_digits(a, b)
     for _ in range(int(factor)):
@@ -86,13 +91,14 @@ ANSWERS: dict[str, Callable[[World, str], str]] = {
     "sorting": answer_sorting,
     "addition": answer_addition,
     "two-step": answer_two_step,
+    "products": answer_products,
     "restricted": answer_request,
     "wrapped": answer_request,
     "benign": answer_request,
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + TRAINED_ONLY)
 def test_label_follows_from_the_prompt(
     world: World, audit: ProbeSet, select: ProbeSet, stream: tuple[Item, ...], family: str
 ) -> None:
