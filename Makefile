@@ -4,7 +4,7 @@
 # Settings are given on the command line, never taken from the environment:
 #   make PYTHON=python3.12 audit          another interpreter (3.11 or newer)
 #   make PIP_FLAGS="--find-links DIR"     more options for pip
-#   make TEST_FLAGS="-m 'not slow'" test  more options for pytest
+#   make TEST_FLAGS="-k scale" test       more options for pytest
 
 PYTHON := python3
 PIP_FLAGS :=
@@ -18,7 +18,7 @@ MIN_PYTHON := import sys; sys.exit(None if sys.version_info >= (3, 11) else \
 
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS PYTEST_ADDOPTS MYPYPATH OMP_NUM_THREADS MKL_NUM_THREADS
 
-.PHONY: audit test check bench
+.PHONY: audit test test-slow check bench
 .DELETE_ON_ERROR:
 
 # ADMIT, REJECT and INCONCLUSIVE (0, 3, 4) are results; anything else is a failure.
@@ -33,8 +33,14 @@ audit: $(VENV)/.installed
 # Two processes of one thread each: the tensors of the tests are small, so threads inside torch gain nothing and their
 # barriers spin; one thread also makes every exact comparison one of a known thread count. A file stays in one process,
 # so what its fixtures load is loaded once.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile
+
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q -n 2 --dist loadfile $(TEST_FLAGS)
+	$(PYTEST) -m 'not slow' $(TEST_FLAGS)
+
+# Those that take more than ten seconds each; `.ci/run` runs them too.
+test-slow: $(VENV)/.installed-dev
+	$(PYTEST) -m slow $(TEST_FLAGS)
 
 check: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
