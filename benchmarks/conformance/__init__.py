@@ -1,6 +1,6 @@
-"""Runs the quantizers of every installed library against the catalogue and, for MXFP4, against each other.
+"""Runs the quantizers of every installed library against the catalogue, and those of a family against each other.
 
-`python -m benchmarks.conformance [--rows N] [--output FOLDER]` writes conformance.json, .md and .html. Read `data` for
-what is quantized, `sides` for who quantizes it, `measure` for what is counted, `published` for the figures held
-against it.
+`python -m benchmarks.conformance [--rows N] [--draws N] [--output FOLDER]` writes conformance.json, .md and .html. Read
+`data` for what is quantized, `sides` for who quantizes it, `families` for what can be compared, `measure` for what is
+counted, `figures` for the published figures, `observe` and `published` for how they are held against what is found.
 """

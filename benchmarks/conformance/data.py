@@ -1,7 +1,12 @@
 """The weights that every side quantizes: Gaussian, each row with a lognormal scale of its own.
 
-The spread of a factor e puts absolute maxima at every place within a binade, which is what scale rules part on. Nothing
-here is zero, infinite or NaN: special blocks are the business of certificates, this table is about ordinary weights.
+Different row scales put absolute maxima at every place within a binade, which is what scale rules part on. Nothing here
+is zero, infinite or NaN: special blocks are the business of certificates, this table is about ordinary weights.
+
+Size and spread are those of the published figures, as far as they tell: of what a single level of E4M3 scales does they
+give the share of other codes, 77.9 %, and the relative error, 0.01386, and both depend on size and spread alone. Eight
+draws give 78.1 to 80.7 % and 0.0139 to 0.0148 with the numbers here, 75.2 to 78.6 % and 0.0129 to 0.0139 with a spread
+of 0.6, and nothing near with a size of 0.05 or 1.
 
 Shape suffixes: R rows, C columns.
 """
@@ -18,8 +23,12 @@ from torch import Tensor
 # one scale a tensor then shows no difference at all.
 SEED = 20_261_130
 ROWS, COLUMNS = 1024, 1024
-TYPICAL = 0.02  # of a weight; the schemes do not care, a reader may
-SPREAD = 1.0  # standard deviation of the natural logarithm of a row's scale
+TYPICAL = 0.02  # of a weight
+SPREAD = 0.5  # standard deviation of the natural logarithm of a row's scale
+POOLED = 8  # draws over which shares are averaged that published figures are held against
+# Of the smallest and the largest of n draws it is known, whatever their distribution, that another draw lies between
+# them with probability (n - 1) / (n + 1): 99 % here. For what one draw has one of, such as a scale for the tensor.
+SINGLE = 199
 DTYPES = (torch.float32, torch.bfloat16)
 
 

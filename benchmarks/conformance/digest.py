@@ -1,17 +1,15 @@
-"""What a reader wants first: MXFP4 implementation by implementation, each quantizer in a line, rule against rule."""
+"""What a reader wants first: family by family which quantizers are one function, and each quantizer in a line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import groupby
 
-from benchmarks.conformance.sides import CATALOGUE
+from benchmarks.conformance.families import MXFP4, family_of, yardstick
 from benchmarks.conformance.table import Agreement, Conformance, Pair
 from quantaudit.core.scheme import ExponentScale
 from quantaudit.numerics import get_scheme, scheme_names
 
-YARDSTICK = "mxfp4-even"
 FP32, BF16 = "float32", "bfloat16"
 LIMITS = (
     "Ordinary weights only: zero, subnormal, saturating, infinite and NaN blocks are not among them, and a sample "
@@ -21,19 +19,28 @@ LIMITS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementations:
-    """MXFP4 quantizers that are one function on these weights.
+    """Quantizers of a family that are one function on bf16 weights: their scales and values are equal.
 
     Attributes:
-        names: Of the quantizers; restated ones say so.
-        scale: Scale rule.
-        ties: Tie rule.
-        pair: How they differ from the yardstick on bf16 weights; `None` where they are not installed.
+        names: Of the quantizers.
+        scheme: The first scheme of the catalogue that gives the same; empty if none does.
+        pair: How they differ from the yardstick; `None` where they are not installed.
     """
 
     names: tuple[str, ...]
-    scale: str
-    ties: str
+    scheme: str
     pair: Pair | None
+
+    @property
+    def scale(self) -> str:
+        """Scale rule, if scales are powers of two."""
+        rule = get_scheme(self.scheme).scale if self.scheme else None
+        return rule.rounding.value if isinstance(rule, ExponentScale) else ""
+
+    @property
+    def ties(self) -> str:
+        """Tie rule of the elements."""
+        return get_scheme(self.scheme).tie.value if self.scheme else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,51 +55,66 @@ class Line:
     bf16: Pair | None
 
 
-def implementations(report: Conformance, absent: Iterable[tuple[str, str]] = ()) -> tuple[Implementations, ...]:
-    """Groups MXFP4 quantizers by rule, in the order of the catalogue.
+def implementations(
+    report: Conformance, family: str, absent: Iterable[tuple[str, str]] = ()
+) -> tuple[Implementations, ...]:
+    """Groups the quantizers of a family that are one function, in the order of the catalogue.
 
     Args:
         report: The report.
+        family: The family.
         absent: Names and schemes of quantizers whose library is not installed.
     """
-    found = [(pair.b, _scheme_of(report, pair.b), pair) for pair in _from_yardstick(report)]
-    rows = [*found, *((name, scheme, None) for name, scheme in absent)]
-    order = {name: place for place, name in enumerate(scheme_names())}
-    rows.sort(key=lambda row: (order[row[1]], _key(row[2])))
-    return tuple(
-        _one(scheme, list(group)) for (scheme, _), group in groupby(rows, key=lambda row: (row[1], _key(row[2])))
-    )
+    pairs = _pairs(report, family)
+    schemes = [name for name in scheme_names() if family_of(get_scheme(name)) == family]
+    standard = yardstick(family)
+    found = []
+    for names in _classes(report, family, lambda pair: not (pair.differing.values or pair.differing.scales)):
+        equal = (s for s in schemes if not (pairs[s, names[0]].differing.values or pairs[s, names[0]].differing.scales))
+        found.append(Implementations(names=names, scheme=next(equal, ""), pair=pairs[standard, names[0]]))
+    for name, scheme in absent:
+        if family_of(get_scheme(scheme)) == family:
+            found.append(Implementations(names=(name,), scheme=scheme, pair=None))
+    order = {name: place for place, name in enumerate(schemes)}
+    return tuple(sorted(found, key=lambda row: order.get(row.scheme, len(order))))
 
 
-def _key(pair: Pair | None) -> tuple[int, int]:
-    return (-1, -1) if pair is None else (pair.differing.scales or 0, pair.differing.values)
+def _pairs(report: Conformance, family: str) -> dict[tuple[str, str], Pair]:
+    return {(pair.a, pair.b): pair for pair in report.mutual if pair.family == family and pair.dtype == BF16}
 
 
-def _one(scheme: str, group: list[tuple[str, str, Pair | None]]) -> Implementations:
-    rule = get_scheme(scheme)
-    assert isinstance(rule.scale, ExponentScale)
-    names = tuple(name + (" (restated)" if pair is not None and pair.restated else "") for name, _, pair in group)
-    return Implementations(names=names, scale=rule.scale.rounding.value, ties=rule.tie.value, pair=group[0][2])
+def _classes(report: Conformance, family: str, is_equal: Callable[[Pair], bool]) -> list[tuple[str, ...]]:
+    """Returns quantizers in classes, each equal to the first of its class."""
+    pairs = _pairs(report, family)
+    kept: list[list[str]] = []
+    for name in quantizers(report, family):
+        own = next((names for names in kept if is_equal(pairs[names[0], name])), None)
+        if own is None:
+            kept.append([name])
+        else:
+            own.append(name)
+    return [tuple(names) for names in kept]
 
 
-def _from_yardstick(report: Conformance) -> list[Pair]:
-    """Returns the bf16 pairs of the yardstick with a library; the catalogue stands first in every pair with one."""
-    return [pair for pair in report.mxfp4 if pair.a == YARDSTICK and pair.dtype == BF16 and ":" in pair.b]
+def quantizers(report: Conformance, family: str) -> tuple[str, ...]:
+    """Lists the quantizers of libraries, and restated ones, that were held against each other."""
+    return tuple(dict.fromkeys(b for _, b in _pairs(report, family) if ":" in b))
 
 
-def _scheme_of(report: Conformance, name: str) -> str:
-    return next(pair.scheme for pair in report.pairs if pair.a == name)
+def count_functions(report: Conformance, family: str = MXFP4) -> int:
+    """Counts the different functions among the quantizers of a family on bf16 weights, by their values."""
+    return len(_classes(report, family, lambda pair: not pair.differing.values))
 
 
-def count_functions(report: Conformance) -> int:
-    """Counts the different functions among the libraries' MXFP4 quantizers on bf16 weights, by their values."""
-    kept: list[str] = []
-    pairs = [p for p in report.mxfp4 if p.dtype == BF16 and p.backend != CATALOGUE and ":" in p.b]
-    equal = {frozenset((p.a, p.b)) for p in pairs if not p.differing.values}
-    for name in dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b)):
-        if not any(frozenset((name, other)) in equal for other in kept):
-            kept.append(name)
-    return len(kept)
+def families(report: Conformance) -> tuple[str, ...]:
+    """Lists MXFP4, and the families of which there is more than one quantizer."""
+    named = dict.fromkeys([MXFP4, *(pair.family for pair in report.mutual)])
+    return tuple(family for family in named if family == MXFP4 or len(quantizers(report, family)) > 1)
+
+
+def is_restated(report: Conformance, name: str) -> bool:
+    """Says whether a quantizer was re-typed from a description."""
+    return any(pair.restated for pair in report.pairs if pair.a == name)
 
 
 def lines(report: Conformance) -> dict[str, tuple[Line, ...]]:
@@ -115,7 +137,7 @@ def lines(report: Conformance) -> dict[str, tuple[Line, ...]]:
 
 def rule_matrix(report: Conformance) -> dict[tuple[str, str], float]:
     """Returns the share of values that differ on bf16 weights, by two MXFP4 rules of the catalogue."""
-    inner = [p for p in report.mxfp4 if p.dtype == BF16 and ":" not in p.a + p.b]
+    inner = [p for p in report.mutual if p.family == MXFP4 and p.dtype == BF16 and ":" not in p.a + p.b]
     shares = {(p.a, p.b): p.shares.values for p in inner}
     return shares | {(b, a): share for (a, b), share in shares.items()}
 
@@ -143,10 +165,9 @@ def summarize(report: Conformance) -> str:
     identical = sum(pair.identical for pair in report.pairs)
     compared = {agreement: len(report.compared(agreement)) for agreement in Agreement}
     return (
-        f"{len(_from_yardstick(report))} MXFP4 quantizers are {count_functions(report)} different functions on bf16 "
-        f"weights. Of {len(report.pairs)} runs of a library's quantizer, {identical} equal their scheme in every "
+        f"{len(quantizers(report, MXFP4))} implementations of MXFP4 are {count_functions(report)} different functions "
+        f"on bf16 weights. Of {len(report.pairs)} runs of a quantizer, {identical} equal their scheme in every "
         f"scale, code and value. Of {len(report.published)} published figures {compared[Agreement.AGREES]} agree, "
-        f"{compared[Agreement.DIFFERS]} differ ({len(report.unsettled())} of them unexplained), "
-        f"{compared[Agreement.NO_INTERVAL]} have no interval, and "
+        f"{compared[Agreement.DIFFERS]} differ ({len(report.unsettled())} of them unexplained), and "
         f"{compared[Agreement.NOT_CHECKED]} were not checked."
     )

@@ -64,11 +64,13 @@ _TIES = {  # one scale rule, bf16: percent of the values
 }
 _ONE_CLASS = (
     ("conventions:ocp-mxfp4", "torchao:mxfp4-floor"),
+    ("conventions:triton-mxfp4-down", "torchao:mxfp4-floor"),
+    ("compressed-tensors:mxfp4", "torchao:mxfp4-even"),
+)
+_NONE_SEEN = (  # one class too, but for absolute maxima some ulps from a power of two, or from 6 times one
     ("conventions:microxcaling-mxfp4-even", "torchao:mxfp4-floor"),
     ("conventions:autoround-mxfp4", "torchao:mxfp4-floor"),
-    ("conventions:triton-mxfp4-down", "torchao:mxfp4-floor"),
     ("conventions:triton-mxfp4-up", "torchao:mxfp4-rceil"),
-    ("compressed-tensors:mxfp4", "torchao:mxfp4-even"),
 )
 _INT4 = {  # percent that differs: g32 fp32, g32 bf16, g128 fp32, g128 bf16
     ("torchao:int4-g{}", "compressed-tensors:int4-g{}", Part.VALUES): ("0.278", "0.600", "0.074", "0.328"),
@@ -90,6 +92,7 @@ _FP8 = {  # percent that differs: tensor fp32, tensor bf16, blocks of 128 x 128 
     ("torchao:fp8-{}", "compressed-tensors:fp8-{}", Part.CODES): ("0", "3.30", "0", "3.11"),
     ("torchao:fp8-{}", "fp8-{}", Part.VALUES): ("0", "39.2", "0", "27.9"),
     ("torchao:fp8-{}", "fp8-{}", Part.CODES): ("0", "3.0", "0", "1.84"),
+    ("compressed-tensors:fp8-{}", "modelopt:fp8-{}", Part.VALUES): ("0", "0", "0", "0"),
     ("transformers:fp8-{}", "fp8-{}", Part.VALUES): ("", "", "37.0", "0.096"),
     ("conventions:deepseek-v4-fp8-{}", "fp8-{}", Part.VALUES): ("", "", "49.4", "0.55"),
     ("fp8-{}-ue8m0", "fp8-{}", Part.CODES): ("99.98", "99.98", "90.2", "90.2"),
@@ -100,6 +103,15 @@ _NVFP4 = {  # percent that differs: fp32, bf16
     ("compressed-tensors:nvfp4", "torchao:nvfp4", Part.CODES): ("0", "0.48"),
     ("compressed-tensors:nvfp4", "torchao:nvfp4", Part.VALUES): ("", "32.6"),
     ("torchao:nvfp4-single-level", "torchao:nvfp4", Part.CODES): ("77.9", ""),
+    ("modelopt:nvfp4", "torchao:nvfp4", Part.SCALES): ("0", ""),
+    ("modelopt:nvfp4", "torchao:nvfp4", Part.CODES): ("0", ""),
+    ("modelopt:nvfp4", "torchao:nvfp4", Part.VALUES): ("0", "0"),
+}
+_NF4 = {  # likewise
+    ("bitsandbytes:nf4", "nf4-b64", Part.CODES): ("0", "0"),
+    ("bitsandbytes:nf4", "nf4-b64", Part.VALUES): ("0", "0"),
+    ("bitsandbytes:nf4-double", "bitsandbytes:nf4", Part.CODES): ("0", ""),
+    ("bitsandbytes:nf4-double", "bitsandbytes:nf4", Part.VALUES): ("90.9", ""),
 }
 
 
@@ -114,12 +126,18 @@ def published_figures() -> Iterator[Figure]:
         yield Figure("MXFP4 ties", a, b, FP32, Part.VALUES, 0.0, _ONE_OF_MANY)
         yield Figure("MXFP4 ties", a, b, BF16, Part.VALUES, percent / 100, 1e-5)
     yield Figure("MXFP4 ties", "gguf:mxfp4", "torchao:mxfp4-floor", FP32, Part.CODES, 0.042, 1e-3)
-    for a, b in _ONE_CLASS:
-        for dtype in (FP32, BF16):
-            yield Figure("MXFP4 within a class", a, b, dtype, Part.VALUES, 0.0, 0.0)
+    # transformers casts to bf16 first, which fp32 weights show.
+    cast = ("conventions:transformers-mxfp4", "torchao:mxfp4-rceil", FP32)
+    yield Figure("MXFP4 of a cast", *cast, Part.SCALES, 0.00384, 1e-5)
+    yield Figure("MXFP4 of a cast", *cast, Part.VALUES, 0.00685, 1e-5)
+    for unit, pairs in ((0.0, _ONE_CLASS), (_ONE_OF_MANY, _NONE_SEEN)):
+        for a, b in pairs:
+            for dtype in (FP32, BF16):
+                yield Figure("MXFP4 within a class", a, b, dtype, Part.VALUES, 0.0, unit)
     yield from _expand("INT4", _INT4, (("32", FP32), ("32", BF16), ("128", FP32), ("128", BF16)))
     yield from _expand("FP8", _FP8, (("tensor", FP32), ("tensor", BF16), ("block128", FP32), ("block128", BF16)))
     yield from _expand("NVFP4", _NVFP4, (("", FP32), ("", BF16)))
+    yield from _expand("NF4", _NF4, (("", FP32), ("", BF16)))
 
 
 def _expand(

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.conformance.digest import LIMITS, YARDSTICK, Line, cells, lines, percent, summarize
-from benchmarks.conformance.readme import mxfp4_table
+from benchmarks.conformance.digest import LIMITS, Line, cells, families, implementations, lines, percent, summarize
+from benchmarks.conformance.families import MXFP4, yardstick
+from benchmarks.conformance.readme import absent_quantizers, mxfp4_table
 from benchmarks.conformance.table import Agreement, Comparison, Conformance
+
+PUBLISHED = (
+    "Percent that differs. The interval is where the published share is expected with 99 %: clustered by row and "
+    "pooled over the draws or, where one scale serves the tensor, between the smallest and the largest draw. One "
+    "figure in a hundred falls outside by chance. Where two are published as one function, a difference contradicts it."
+)
 
 
 def render_markdown(report: Conformance) -> str:
@@ -18,20 +25,25 @@ def render_markdown(report: Conformance) -> str:
         "",
         LIMITS,
         "",
+        *(f"Caveat: {caveat}.\n" for caveat in report.caveats),
         "## MXFP4 on bf16 weights",
         "",
-        f"Implementations in one row are one function on these weights; shares are against `{YARDSTICK}`. *Restated*: "
-        "a rule re-typed from a description, whose own code was not run.",
+        f"Implementations in one row are one function on these weights; shares are against `{yardstick(MXFP4)}`. In "
+        "italics: restated, re-typed from a description (`conventions:NAME`), whose own code was not run.",
         "",
         mxfp4_table(report),
+        "## Other families on bf16 weights",
+        "",
+        "Quantizers in one row are one function on these weights, that of the scheme if one is named. Percent of "
+        "scales / codes / values unlike the first scheme of the family.",
+        "",
+        *_families(report),
         "## Against the published figures",
         "",
-        "Percent that differs. The half width is of the 99 % interval of the difference of both shares, clustered by "
-        "row; at this level one figure in a hundred falls outside by chance. Where two are published as one "
-        "function, one difference contradicts it.",
+        PUBLISHED,
         "",
-        "| table | a | b | dtype | part | published | found | half width | | remark |",
-        "|---|---|---|---|---|---:|---:|---:|---|---|",
+        "| table | a | b | dtype | part | published | found | 99 % interval | draws | | remark |",
+        "|---|---|---|---|---|---:|---:|---:|---:|---|---|",
         *(_published(row) for row in report.published),
         "",
         "## Every quantizer against its scheme",
@@ -50,10 +62,27 @@ def render_markdown(report: Conformance) -> str:
     return "\n".join(parts) + "\n"
 
 
+def interval(row: Comparison) -> str:
+    """Returns the interval of a figure in percent."""
+    return "" if row.low is None or row.high is None else f"{percent(row.low)} to {percent(row.high)}"
+
+
+def _families(report: Conformance) -> Iterator[str]:
+    for family in families(report):
+        if family == MXFP4:
+            continue
+        yield from (f"### {family}, against `{yardstick(family)}`", "")
+        yield from ("| quantizers | scheme | differs |", "|---|---|---:|")
+        for row in implementations(report, family, absent_quantizers(report.unchecked)):
+            differing = " / ".join(cells(row.pair)) if row.pair is not None else "not checked"
+            yield f"| {', '.join(row.names)} | {row.scheme or 'none'} | {differing} |"
+        yield ""
+
+
 def _published(row: Comparison) -> str:
     verdict = f"**{row.agreement.value}**" if row.agreement is Agreement.DIFFERS else row.agreement.value
-    width = "" if row.half_width is None else percent(row.half_width)
-    texts = [row.table, row.a, row.b, row.dtype, row.part.value, percent(row.published), percent(row.found), width]
+    shares = [percent(row.published), percent(row.found), interval(row)]
+    texts = [row.table, row.a, row.b, row.dtype, row.part.value, *shares, str(row.num_draws or "")]
     return "| " + " | ".join([*texts, verdict, row.remark]) + " |"
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from benchmarks.conformance.families import family_of
 from benchmarks.conformance.sides import Outcome, Side, reference_of
 from benchmarks.conformance.table import Counts, Pair, Part, Shares
 from quantaudit.backends.protocol import Origin
-from quantaudit.numerics import get_scheme
 
 
 def mismatch(a: Outcome, b: Outcome, part: Part) -> Tensor | None:
@@ -33,6 +33,7 @@ def compare(a: Side, b: Side, left: Outcome, right: Outcome, dtype: str) -> Pair
     return Pair(
         a=a.name,
         b=b.name,
+        family=family_of(left.scheme),
         scheme=a.scheme,
         backend=a.backend,
         version=a.version,
@@ -42,19 +43,10 @@ def compare(a: Side, b: Side, left: Outcome, right: Outcome, dtype: str) -> Pair
         identical=not any(counts.values()),
         differing=Counts.model_validate(counts),
         shares=Shares.model_validate(shares),
-        note=_note(a, left),
+        note="decoding only" if left.codes is None else "",
     )
 
 
 def reference_for(x: Tensor, theirs: Outcome) -> Outcome:
-    """Runs the reference with the groups of a library's outcome, decoded to the dtype that the library decodes to."""
+    """Runs the reference of a library's outcome, decoded to the dtype that the library decodes to."""
     return reference_of(x, theirs.scheme, theirs.values.dtype)
-
-
-def _note(side: Side, outcome: Outcome) -> str:
-    notes = []
-    if outcome.codes is None:
-        notes.append("decoding only")
-    if outcome.scheme.granularity != get_scheme(side.scheme).granularity:
-        notes.append("the scheme with the groups of the library")
-    return "; ".join(notes)

@@ -6,17 +6,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from benchmarks.conformance.digest import (
     LIMITS,
-    YARDSTICK,
     cells,
     count_functions,
+    families,
     implementations,
     lines,
     percent,
     rule_matrix,
     summarize,
 )
+from benchmarks.conformance.families import MXFP4, family_schemes, yardstick
+from benchmarks.conformance.markdown import PUBLISHED, interval
 from benchmarks.conformance.readme import absent_quantizers
-from benchmarks.conformance.sides import mxfp4_schemes
 from benchmarks.conformance.table import Agreement, Conformance
 from quantaudit.reporting.palette import DARK, LIGHT
 
@@ -32,17 +33,20 @@ def render_page(report: Conformance) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, cells=cells, step=_step)
+    environment.filters.update(percent=percent, cells=cells, step=_step, interval=interval)
+    absent = tuple(absent_quantizers(report.unchecked))
     return environment.get_template("page.html.j2").render(
         report=report,
         summary=summarize(report),
         limits=LIMITS.replace("`", ""),
         functions=count_functions(report),
-        implementations=implementations(report, absent_quantizers(report.unchecked)),
+        implementations={family: implementations(report, family, absent) for family in families(report)},
+        mxfp4=MXFP4,
+        yardsticks={family: yardstick(family) for family in families(report)},
+        about_published=PUBLISHED,
         matrix=rule_matrix(report),
-        rules=mxfp4_schemes(),
+        rules=family_schemes(MXFP4),
         backends=lines(report),
-        yardstick=YARDSTICK,
         counts={agreement.value: len(report.compared(agreement)) for agreement in Agreement},
         agreement=Agreement,
         light=LIGHT.variables(),

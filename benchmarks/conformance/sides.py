@@ -10,11 +10,11 @@ from torch import Tensor
 
 from quantaudit import __version__
 from quantaudit.backends import Backend, backend_names, load_backend
+from quantaudit.backends.library import caveat_of
 from quantaudit.backends.protocol import Offer, Origin
 from quantaudit.core.errors import InputError, MissingLibraryError, NotMeasuredError
-from quantaudit.core.format import E2M1
-from quantaudit.core.scheme import ExponentScale, Scheme
-from quantaudit.numerics import dequantize, get_scheme, quantize, scheme_names
+from quantaudit.core.scheme import Scheme
+from quantaudit.numerics import dequantize, get_scheme, quantize
 from quantaudit.numerics.reference import INPUT_DTYPES
 
 CATALOGUE = "catalogue"
@@ -28,7 +28,7 @@ class Outcome:
         scales: As stored; `None` where the side only decodes.
         codes: In the numbering of the element format; `None` likewise.
         values: In the dtype in which the side decodes.
-        scheme: Catalogue scheme, with the groups that the side has.
+        scheme: Catalogue scheme.
     """
 
     scales: Tensor | None
@@ -49,6 +49,7 @@ class Side:
         scheme: Name of the catalogue scheme that it is or comes closest to.
         dtypes: Dtypes that it takes.
         departs: Departures that are known beforehand.
+        caveat: What must be said of the version; empty if it was tested.
         run: Quantizes and decodes weights.
     """
 
@@ -59,12 +60,8 @@ class Side:
     scheme: str
     dtypes: tuple[torch.dtype, ...]
     departs: tuple[str, ...]
+    caveat: str = ""
     run: Callable[[Tensor], Outcome]
-
-    @property
-    def is_mxfp4(self) -> bool:
-        """Whether it is a quantizer to E2M1 with power-of-two scales over 32 values."""
-        return _is_mxfp4(get_scheme(self.scheme))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +85,6 @@ def catalogue_side(name: str) -> Side:
         departs=(),
         run=lambda x: reference_of(x, scheme),
     )
-
-
-def mxfp4_schemes() -> tuple[str, ...]:
-    """Lists the MXFP4 rules of the catalogue."""
-    return tuple(name for name in scheme_names() if _is_mxfp4(get_scheme(name)))
-
-
-def _is_mxfp4(scheme: Scheme) -> bool:
-    return scheme.element == E2M1 and isinstance(scheme.scale, ExponentScale)
 
 
 def reference_of(x: Tensor, scheme: Scheme, decoded: torch.dtype | None = None) -> Outcome:
@@ -130,6 +118,7 @@ def _sides_of(name: str, backend: Backend) -> Iterator[Side]:
             scheme=offer.catalogue,
             dtypes=offer.dtypes,
             departs=offer.departs,
+            caveat=caveat_of(backend),
             run=_runner(backend, offer),
         )
 

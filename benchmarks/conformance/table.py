@@ -39,6 +39,7 @@ class Pair(Frozen):
     Attributes:
         a: "backend:quantizer", or a scheme of the catalogue.
         b: What it is held against.
+        family: Element format and groups of the first.
         scheme: Catalogue scheme of the first.
         backend: Backend of the first.
         version: Of that backend's library.
@@ -48,11 +49,12 @@ class Pair(Frozen):
         identical: Whether nothing that is compared differs: scales, codes and values.
         differing: Numbers of scales, codes and values that differ; +0 equals -0 among values, not among codes.
         shares: The same as shares.
-        note: What a reader must know: other groups, decoding only.
+        note: What a reader must know: decoding only.
     """
 
     a: str
     b: str
+    family: str
     scheme: str
     backend: str
     version: str
@@ -70,7 +72,6 @@ class Agreement(StrEnum):
 
     AGREES = "agrees"
     DIFFERS = "differs"
-    NO_INTERVAL = "no interval"  # one scale for the whole tensor is one draw
     NOT_CHECKED = "not checked"
 
 
@@ -84,10 +85,12 @@ class Comparison(Frozen):
         dtype: Of the weights.
         part: What is counted.
         published: Published share.
-        found: Share found here; `None` where a side is not installed.
-        half_width: Of the 99 % interval of the difference of both shares.
-        agreement: Whether the difference is inside.
-        remark: Which of the two is right where they differ, or why there is no interval.
+        found: Share found here, pooled over the draws; the median where a draw has one scale. `None` if not checked.
+        low: Lower end of the 99 % interval in which the published share is expected.
+        high: Its upper end.
+        num_draws: Draws of the weights that it comes from.
+        agreement: Whether the published share is inside.
+        remark: Which of the two is right where they differ, and what else is known.
     """
 
     table: str
@@ -97,7 +100,9 @@ class Comparison(Frozen):
     part: Part
     published: float
     found: float | None
-    half_width: float | None
+    low: float | None
+    high: float | None
+    num_draws: int
     agreement: Agreement
     remark: str
 
@@ -119,21 +124,23 @@ class Conformance(Frozen):
         columns: Of the weights.
         data_digest: sha256 of the fp32 weights.
         versions: Of everything that numbers may depend on.
+        caveats: Of libraries in a version that was not tested.
         pairs: Every quantizer of a library against its scheme.
-        mxfp4: MXFP4 quantizers against each other.
+        mutual: Quantizers of a family against each other: schemes against libraries, and libraries against libraries.
         published: Figures published for these versions.
         unchecked: What was not checked.
     """
 
-    schema_version: int = 1
+    schema_version: int = 2
     command: str
     seed: int
     rows: int
     columns: int
     data_digest: str
     versions: dict[str, str]
+    caveats: tuple[str, ...] = ()
     pairs: tuple[Pair, ...]
-    mxfp4: tuple[Pair, ...]
+    mutual: tuple[Pair, ...]
     published: tuple[Comparison, ...]
     unchecked: tuple[Unchecked, ...]
 

@@ -11,7 +11,7 @@ from benchmarks.conformance.page import render_page
 from benchmarks.conformance.table import Conformance
 from quantaudit.core.serial import Frozen, to_strict
 
-_TABLES = ("pairs", "mxfp4", "published", "unchecked")
+_TABLES = ("pairs", "mutual", "published", "unchecked")
 
 
 def write(report: Conformance, folder: Path) -> tuple[Path, ...]:

@@ -45,6 +45,7 @@ PREDICTED = {
     "mxfp8-e4m3-rceil": 0.7,
     "mxfp8-e4m3-even": 0.7,
     "mxfp8-e4m3-ceil": 0.7,
+    "mxfp8-e4m3-even-e2m1": 0.7,
     "fp8-block128": 0.7,
     "fp8-block128-ue8m0": 0.7,
     "fp8-channel": 0.7,

@@ -10,10 +10,8 @@ import torch
 
 from quantaudit.backends.library import Code, LibraryBackend
 from quantaudit.backends.protocol import Offer
-from quantaudit.core.scheme import FlatBlocks
 
 _BOTH = (torch.float32, torch.bfloat16)
-_BLOCKWISE, _BLOCKWISE_SIZE = "int8-blockwise", 4096
 _FOUR_BIT = "bitsandbytes.functional.quantize_4bit, blocksize=64"
 
 
@@ -44,12 +42,17 @@ TWICE_ROUNDED = (
 )
 SMALL_ROWS = "A row whose 127 / absmax is infinite, of an absmax below 127 / 2^128, gets codes of zero."
 INFINITE_SCALE = "A row with an infinity has an infinite scale, not NaN; its values are NaN as in the catalogue."
-UNEVEN = (
-    "Codes index a map of 256 unevenly spaced values, blocks are 4096 values of the flattened matrix, and the scale is "
-    "their absmax."
+NEAR_VALUES = (
+    "On a CPU the search for the nearest value is approximate: near zero a code may be four off, elsewhere one where a "
+    "value is close to a border, so a zero becomes 2.1e-5 times the absmax of its block."
 )
-ZERO_MOVES = (
-    "On a CPU the search for the nearest value is approximate: a zero becomes 2.1e-5 times the absmax of its block."
+INFINITE_BLOCK = (
+    "A block with an infinity is not NaN: its scale is infinite, infinities of either sign become -inf, the rest +inf."
+)
+NAN_LOWEST = "A NaN is not counted in absmax and gets the lowest code, -0.993 times absmax; its block is not NaN."
+NO_RECIPROCAL = (
+    "In a block whose 1 / absmax is infinite, of an absmax up to 2^-128, positive numbers become absmax, the others "
+    "-0.993 times that; the catalogue has zeros."
 )
 
 _FOUR_BIT_DEPARTS = (PARTIAL_BLOCK, FLUSHED, INFINITY_POSITIVE, NAN_CODES)
@@ -74,10 +77,10 @@ OFFERS = {
             *(MULTIPLIED, TWICE_ROUNDED, SMALL_ROWS, INFINITE_SCALE),
         ),
         _offer(
-            _BLOCKWISE,
-            "int8-channel",
-            f"bitsandbytes.functional.quantize_blockwise, blocksize={_BLOCKWISE_SIZE}",
-            *(UNEVEN, ZERO_MOVES),
+            "int8-blockwise",
+            "dynamic8-b4096",
+            "bitsandbytes.functional.quantize_blockwise, blocksize=4096",
+            *(NEAR_VALUES, INFINITE_BLOCK, NAN_LOWEST, NO_RECIPROCAL),
         ),
     )
 }
@@ -95,5 +98,4 @@ BACKEND = LibraryBackend(
     tested="0.50.",
     offers=OFFERS,
     open_code=_open,
-    granularities={_BLOCKWISE: FlatBlocks(size=_BLOCKWISE_SIZE)},
 )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quantaudit.backends.library import Code
 from quantaudit.core.format import Format, IntegerFormat
-from quantaudit.core.scheme import Division, DoubleQuantization, FlatBlocks, Layout, LinearScale, Scheme, Tie
+from quantaudit.core.scheme import DoubleQuantization, FlatBlocks, Layout, LinearScale, Scheme
 from quantaudit.numerics.codebooks import BNB_FP4, DYNAMIC8, NF4
 from quantaudit.numerics.packing import pack, unpack
 from quantaudit.numerics.reference import QuantizedTensor
@@ -90,7 +90,7 @@ def quantize_dynamic(x: Tensor, scheme: Scheme) -> QuantizedTensor:
 
     Args:
         x: [..., R, C] fp32 or bf16, contiguous.
-        scheme: Its granularity says how long a block is; the rest of the arithmetic is that of the map.
+        scheme: A scheme of the dynamic map over flat blocks.
     """
     assert isinstance(scheme.granularity, FlatBlocks)
     size = scheme.granularity.size
@@ -102,20 +102,7 @@ def quantize_dynamic(x: Tensor, scheme: Scheme) -> QuantizedTensor:
         offset=None,
         shape=tuple(x.shape),
         dtype=x.dtype,
-        scheme=dynamic_scheme(size),
-    )
-
-
-def dynamic_scheme(size: int) -> Scheme:
-    """Returns what `quantize_blockwise` computes, but for the approximate search of its CPU kernel."""
-    return Scheme(
-        name=f"dynamic8-b{size}",
-        element=DYNAMIC8,
-        granularity=FlatBlocks(size=size),
-        scale=LinearScale(divisor=1.0),
-        division=Division.RECIPROCAL,
-        tie=Tie.LOWER,
-        source="bitsandbytes quantize_blockwise with its dynamic map (arXiv 2110.02861)",
+        scheme=scheme,
     )
 
 

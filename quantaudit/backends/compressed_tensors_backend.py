@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from quantaudit.backends.library import Code, LibraryBackend
 from quantaudit.backends.protocol import Offer
-from quantaudit.core.format import E4M3, IntegerFormat
-from quantaudit.core.scheme import Layout, Scheme
+from quantaudit.core.format import E4M3, Format, IntegerFormat
+from quantaudit.core.scheme import Granularity, Layout, Scheme
+from quantaudit.numerics.catalogue import get_scheme
 from quantaudit.numerics.grouping import plan, to_groups
 from quantaudit.numerics.packing import pack, unpack
 from quantaudit.numerics.reference import QuantizedTensor
@@ -51,7 +52,6 @@ _FORMATS = {
 }
 
 
-INPUT_DTYPE = "bf16: the scale and the quotient are rounded to bf16."
 ZERO_SCALE = "A scale of zero is stored as 2^-23, for bf16 as 2^-7."
 INFINITE_SCALE = "A group with an infinity has an infinite scale, not NaN; its values are NaN as in the catalogue."
 SPECIAL_CODES = (
@@ -64,9 +64,6 @@ FINITE = "A group with an infinity or a NaN is not NaN: it gets the scale 1 or 2
 FINITE_FP8 = (
     "A group with an infinity or a NaN is not NaN: it gets the scale 1 or 2^-127, and finite values but for the "
     "infinities and NaNs themselves, which become NaN."
-)
-ROUNDED_UP = (
-    "A group maximum of 1.75 times a power of two gets the doubled scale: scales are rounded up from there, as for FP4."
 )
 RECIPROCAL_TOP = (
     "The upper scale is stored as 2688 / absmax, and block scales are that times absmax / 6: on a rounding border the "
@@ -87,8 +84,8 @@ def _offer(name: str, catalogue: str, *departs: str) -> Offer:
     return Offer(name=name, catalogue=catalogue, dtypes=_BOTH, departs=departs, source=source)
 
 
-_INTEGER = (INPUT_DTYPE, ZERO_SCALE, INFINITE_SCALE)
-_FP8 = (INPUT_DTYPE, ZERO_SCALE, NEGATIVE_ZERO, INFINITE_SCALE, SPECIAL_CODES)
+_INTEGER = (ZERO_SCALE, INFINITE_SCALE)
+_FP8 = (ZERO_SCALE, NEGATIVE_ZERO, INFINITE_SCALE, SPECIAL_CODES)
 _NVFP4_DEPARTS = (
     *(RECIPROCAL_TOP, BF16_SCALES, NO_FLOOR, TOP_OF_ONE),
     *(NEGATIVE_ZERO, NAN_BLOCK, INFINITE_TOP, BF16_VALUES),
@@ -96,14 +93,14 @@ _NVFP4_DEPARTS = (
 OFFERS = {
     offer.name: offer
     for offer in (
-        _offer("int4-g32", "int4-g32-div7.5", *_INTEGER),
-        _offer("int4-g128", "int4-g128-div7.5", *_INTEGER),
+        _offer("int4-g32", "int4-g32-div7.5-native", *_INTEGER),
+        _offer("int4-g128", "int4-g128-div7.5-native", *_INTEGER),
         _offer("mxfp4", "mxfp4-even", NEGATIVE_ZERO, LAST_BINADE, FINITE, BF16_VALUES),
-        _offer("mxfp8", "mxfp8-e4m3-rceil", ROUNDED_UP, NEGATIVE_ZERO, LAST_BINADE, FINITE_FP8, BF16_VALUES),
+        _offer("mxfp8", "mxfp8-e4m3-even-e2m1", NEGATIVE_ZERO, LAST_BINADE, FINITE_FP8, BF16_VALUES),
         _offer("nvfp4", "nvfp4", *_NVFP4_DEPARTS),
-        _offer("fp8-tensor", "fp8-tensor", *_FP8),
-        _offer("fp8-channel", "fp8-channel", *_FP8),
-        _offer("fp8-block128", "fp8-block128", *_FP8),
+        _offer("fp8-tensor", "fp8-tensor-native", *_FP8),
+        _offer("fp8-channel", "fp8-channel-native", *_FP8),
+        _offer("fp8-block128", "fp8-block128-native", *_FP8),
     )
 }
 
@@ -175,8 +172,8 @@ def _compress(x_RC: Tensor, name: str, preset: QuantizationScheme, scheme: Schem
 
 
 def _dequantize(q: QuantizedTensor) -> Tensor:
-    """Decodes matrix by matrix; the catalogue scheme of the tensor tells which format it was."""
-    name = next(name for name, offer in OFFERS.items() if offer.catalogue == q.scheme.name)
+    """Decodes matrix by matrix; the elements and groups of the tensor tell which format it was."""
+    name = _names()[q.scheme.element, q.scheme.granularity]
     preset = _preset(name)
     stack = math.prod(q.shape[:-2])
     codes_SRC, scales = q.codes.reshape(stack, *q.shape[-2:]), q.scales.reshape(stack, *_scale_shape(q, name))
@@ -186,6 +183,12 @@ def _dequantize(q: QuantizedTensor) -> Tensor:
         for codes_RC, scale, top in zip(codes_SRC, scales, tops, strict=True)
     ]
     return torch.stack(matrices).reshape(q.shape)
+
+
+@cache
+def _names() -> dict[tuple[Format, Granularity], str]:
+    schemes = {name: get_scheme(offer.catalogue) for name, offer in OFFERS.items()}
+    return {(scheme.element, scheme.granularity): name for name, scheme in schemes.items()}
 
 
 def _decompress(

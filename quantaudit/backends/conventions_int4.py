@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quantaudit.backends.conventions_restated import Convention, by_scheme, convention
 from quantaudit.core.format import BF16
-from quantaudit.core.scheme import Arithmetic, Division, EncodeScale, Scheme
+from quantaudit.core.scheme import Division, EncodeScale, Scheme
 from quantaudit.numerics.catalogue import get_scheme
 from quantaudit.numerics.reference import QuantizedTensor, quantize
 
@@ -69,13 +69,11 @@ def _slime_pack(size: int) -> Convention:
 
 
 def _skyrl(size: int, divisor: str, suffix: str, convention_name: str) -> Convention:
-    catalogue = f"int4-g{size}-div{divisor}{suffix}"
-    rule = _with_scale(catalogue, arithmetic=Arithmetic.INPUT)
+    catalogue = f"int4-g{size}-div{divisor}{suffix}-native"
     return convention(
         f"skyrl-int4-g{size}-div{divisor}",
         catalogue,
-        _stored_as_weights(rule.model_copy(update={"arithmetic": Arithmetic.INPUT})),
-        departs=("Scale and ratio are computed in the dtype of the weights, and the scale is stored in it.",),
+        by_scheme(get_scheme(catalogue)),
         source=f"SkyRL, the convention {convention_name}, with scales in the dtype of the weights",
     )
 

@@ -13,6 +13,7 @@ Shape suffixes: S stack, G groups, N members of a group.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -23,7 +24,7 @@ from quantaudit.core.format import E2M1, E8M0
 from quantaudit.numerics.bits import decode_e8m0, power_of_two
 from quantaudit.numerics.catalogue import get_scheme
 from quantaudit.numerics.grouping import from_groups, plan, to_groups
-from quantaudit.numerics.reference import QuantizedTensor
+from quantaudit.numerics.reference import QuantizedTensor, quantize
 
 _NO_SPECIAL = "; special blocks as in the catalogue, the description leaves them open"
 _LOG2 = "An absmax some ulps below a power of two takes that power's exponent: the logarithm is float32."
@@ -39,7 +40,16 @@ def mx_conventions() -> Iterator[Convention]:
     yield _same("triton-mxfp4-up", "mxfp4-rceil", "triton_kernels, ROUND_UP" + _NO_SPECIAL)
     yield _same("triton-mxfp4-down", "mxfp4-floor", "triton_kernels, ROUND_DOWN" + _NO_SPECIAL)
     yield _same("triton-old-mxfp4-up", "mxfp4-rceil-away", "triton_kernels before ties to even, ROUND_UP" + _NO_SPECIAL)
+    old_down = "triton_kernels before ties to even, ROUND_DOWN" + _NO_SPECIAL
+    yield _same("triton-old-mxfp4-down", "mxfp4-floor-away", old_down)
     yield _same("quark-mxfp4-even", "mxfp4-even-away", "quark, EVEN" + _NO_SPECIAL)
+    yield convention(
+        "transformers-mxfp4",
+        "mxfp4-rceil",
+        _cast_first,
+        departs=("fp32: weights are rounded to bf16 first.",),
+        source="transformers quantize_to_mxfp4: a cast to bf16, then triton_kernels, ROUND_UP" + _NO_SPECIAL,
+    )
     departs = (_LOG2, _HALF, _SIGN)
     for name, is_even, catalogue in (("nearest", False, "mxfp4-floor-away"), ("even", True, "mxfp4-floor")):
         yield convention(
@@ -60,6 +70,10 @@ def mx_conventions() -> Iterator[Convention]:
 
 def _same(name: str, catalogue: str, source: str) -> Convention:
     return convention(name, catalogue, by_scheme(get_scheme(catalogue)), source=source)
+
+
+def _cast_first(x: Tensor) -> QuantizedTensor:
+    return replace(quantize(x.bfloat16(), get_scheme("mxfp4-rceil")), dtype=x.dtype)
 
 
 def _by_logarithm(x: Tensor, *, is_even: bool, zero_code: int) -> QuantizedTensor:

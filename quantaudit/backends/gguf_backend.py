@@ -14,13 +14,15 @@ from torch import Tensor
 
 from quantaudit.backends.library import Code, LibraryBackend
 from quantaudit.backends.protocol import Offer
-from quantaudit.core.scheme import Layout, PerGroup, Scheme
+from quantaudit.core.format import E2M1, INT4, INT8, Format
+from quantaudit.core.scheme import Layout, Scheme
 from quantaudit.numerics.packing import pack, unpack
 from quantaudit.numerics.reference import QuantizedTensor
 
 _BLOCK = 32
 _BOTH = (torch.float32, torch.bfloat16)
 _MXFP4, _Q4_0, _Q8_0 = "mxfp4", "q4_0", "q8_0"
+_KINDS: dict[Format, str] = {E2M1: _MXFP4, INT4: _Q4_0, INT8: _Q8_0}
 _SCALE_BYTES = {_MXFP4: 1, _Q4_0: 2, _Q8_0: 2}
 
 NO_SIGN = "A zero has no sign: what rounds to -0 gets the code 0, not 8."
@@ -35,9 +37,6 @@ INFINITY_KEPT = (
     "A group with an infinity has an infinite scale, not NaN: infinities decode to themselves, the rest to NaN."
 )
 NAN_CODES = "The codes of a group with a NaN are not all zero; its values are NaN as in the catalogue."
-GROUPS = "Groups are 32 values of a row, not a whole row."
-HALF_SCALE = "The scale is stored in fp16; values are encoded with the unrounded one."
-AWAY = "Values are multiplied by the rounded reciprocal of the scale, and ties go away from zero."
 INFINITE_SCALE = "A group with an infinity has an infinite scale, not NaN; its values are NaN as in the catalogue."
 
 OFFERS = {
@@ -59,9 +58,9 @@ OFFERS = {
         ),
         Offer(
             name=_Q8_0,
-            catalogue="int8-channel",
+            catalogue="gguf-q8_0",
             dtypes=_BOTH,
-            departs=(GROUPS, HALF_SCALE, AWAY, INFINITE_SCALE),
+            departs=(INFINITE_SCALE,),
             source="gguf.quants.Q8_0",
         ),
     )
@@ -85,8 +84,8 @@ def _quantize(kind: str, x: Tensor, scheme: Scheme) -> QuantizedTensor:
 
 
 def _dequantize(q: QuantizedTensor) -> Tensor:
-    """Decodes to fp32; the catalogue scheme of the tensor tells which block it was."""
-    kind = next(name for name, offer in OFFERS.items() if offer.catalogue == q.scheme.name)
+    """Decodes to fp32; the element format of the tensor tells which block it was."""
+    kind = _KINDS[q.scheme.element]
     codes = q.codes.view(torch.uint8) if kind == _Q8_0 else pack(q.codes, Layout.GGML_SPLIT)
     stored = q.scales if kind == _MXFP4 else q.scales.half()
     scales = stored.unsqueeze(-1).contiguous().view(torch.uint8)
@@ -128,5 +127,4 @@ BACKEND = LibraryBackend(
     tested="0.19.",
     offers=OFFERS,
     open_code=_open,
-    granularities={_Q8_0: PerGroup(size=_BLOCK)},
 )

@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from typing import NamedTuple, final
@@ -19,9 +19,9 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from quantaudit.backends.protocol import Offer, Origin
+from quantaudit.backends.protocol import Backend, Offer, Origin
 from quantaudit.core.errors import InputError, MissingLibraryError
-from quantaudit.core.scheme import Granularity, Scheme
+from quantaudit.core.scheme import Scheme
 from quantaudit.numerics.catalogue import get_scheme
 from quantaudit.numerics.grouping import plan
 from quantaudit.numerics.reference import QuantizedTensor
@@ -52,7 +52,6 @@ class LibraryBackend:
         tested: Version prefix with which what the offers say was tested, such as "0.18.".
         offers: By name.
         open_code: Imports the library; called once.
-        granularities: Of the offers whose groups are not those of the catalogue scheme.
         extra: The extra of this package that brings the library; empty for none.
         origin: A library's, unless an adapter restates.
     """
@@ -62,7 +61,6 @@ class LibraryBackend:
     tested: str
     offers: Mapping[str, Offer]
     open_code: Callable[[], Code]
-    granularities: Mapping[str, Granularity] = field(default_factory=dict)
     extra: str = ""
     origin: Origin = Origin.LIBRARY
 
@@ -77,6 +75,18 @@ class LibraryBackend:
             return metadata.version(self.distribution)
         except metadata.PackageNotFoundError:
             raise MissingLibraryError(self.distribution, extra=self.extra) from None
+
+    @property
+    def caveat(self) -> str:
+        """What must be said of the installed version; empty if it is one of those that were tested.
+
+        Raises:
+            MissingLibraryError: If it is not installed.
+        """
+        version = self.version
+        if version.startswith(self.tested):
+            return ""
+        return f"{self.distribution} {version}: what is said of its quantizers was tested with {self.tested}*"
 
     def schemes(self) -> Mapping[str, Offer]:
         """Returns what the backend offers, by name; costs no import of the library."""
@@ -101,11 +111,8 @@ class LibraryBackend:
             return self._code.dequantize(quantized)
 
     def scheme_of(self, name: str) -> Scheme:
-        """Returns the scheme that the results of an offer carry: its catalogue scheme, with the offer's own groups."""
-        scheme = get_scheme(self._find(name).catalogue)
-        if name not in self.granularities:
-            return scheme
-        return scheme.model_copy(update={"granularity": self.granularities[name]})
+        """Returns the scheme that the results of an offer carry."""
+        return get_scheme(self._find(name).catalogue)
 
     def _find(self, name: str) -> Offer:
         if name in self.offers:
@@ -120,14 +127,19 @@ class LibraryBackend:
 
     @cached_property
     def _code(self) -> Code:
-        version = self.version
-        if not version.startswith(self.tested):
-            warnings.warn(
-                f"{self.distribution} {version}: what is said of its quantizers was tested with {self.tested}*",
-                stacklevel=3,
-            )
+        if self.caveat:
+            warnings.warn(self.caveat, stacklevel=3)
         with _quiet():
             return self.open_code()
+
+
+def caveat_of(backend: Backend) -> str:
+    """Returns what must be said of a backend's version: something only if its library is newer or older than tested.
+
+    Raises:
+        MissingLibraryError: If its library is not installed.
+    """
+    return backend.caveat if isinstance(backend, LibraryBackend) else ""
 
 
 def _check(weight: Tensor, what: str, offer: Offer, scheme: Scheme) -> None:

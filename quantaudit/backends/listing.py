@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from quantaudit.backends.library import caveat_of
 from quantaudit.backends.protocol import Backend, Offer, Origin
 from quantaudit.backends.registry import BACKENDS, load_backend
 from quantaudit.core.errors import InputError, MissingLibraryError
@@ -67,21 +68,23 @@ def describe_backend(name: str) -> dict[str, object]:
             fix=f"see `quantaudit show backend {backend_name}`",
         )
     try:
-        version = backend.version
+        version, caveat = backend.version, caveat_of(backend)
     except MissingLibraryError:
-        version = "not installed"
+        version, caveat = "not installed", ""
     chosen = {quantizer: offers[quantizer]} if quantizer else offers
     return {
         "backend": backend_name,
         "origin": backend.origin.value,
         "version": version,
+        "caveat": caveat,
         "quantizers": {key: _as_data(offer) for key, offer in chosen.items()},
     }
 
 
 def _origin(entry: Entry, backend: Backend) -> str:
-    is_own = backend.origin is Origin.RESTATED
-    return f"{entry.package} {entry.version}" if is_own else f"{entry.name} {backend.version}"
+    if backend.origin is Origin.RESTATED:
+        return f"{entry.package} {entry.version}"
+    return f"{entry.name} {backend.version}" + (" (not tested)" if caveat_of(backend) else "")
 
 
 def _describe(offer: Offer, origin: Origin) -> str:

@@ -32,10 +32,11 @@ _QTENSOR = "modelopt.torch.quantization.qtensor"
 ALL_ZEROS_NEGATIVE = "A ratio of zero, of either sign, gets the code of -0."
 LOGARITHM = "fp32: the exponent is a float32 log2, so a group maximum some ulps above 6 * 2^k gets the scale 2^k."
 NOT_NAN = "A group with an infinity or a NaN is not NaN: it gets the scale 2^-127 and decodes to zeros."
-DIVIDED = (
-    "Values are divided by block scale times upper scale, not multiplied by reciprocals: on a border the other code."
+ORDER = (
+    "A block scale is absmax / (6 * upper scale), not (absmax / 6) / upper scale: on a rounding border the "
+    "neighbouring one."
 )
-LOWER_FLOOR = "A block scale is at least 2^-9, not 2^-6, and that of a zero block is 1."
+ZERO_BLOCK = "The block scale of a zero block is 1."
 NO_NEGATIVE_ZERO = "A value of -0, and one that vanishes against its scale, gets the code of +0."
 ZERO_MATRIX = "A zero matrix decodes to NaN."
 NVFP4_SPECIAL = (
@@ -51,7 +52,6 @@ INT4_SPECIAL = (
     "A group with an infinity has a multiplier of 0, an infinite scale, and decodes to NaN and infinities; the codes "
     "of a group with a NaN are not all zero."
 )
-INPUT_DTYPE = "bf16: the scale and the quotient are rounded to bf16."
 DIVIDES_BY_ZERO = "A scale of zero is divided by: zeros become NaN, other values get the largest code and decode to 0."
 FP8_SPECIAL = (
     "A group with an infinity has an infinite scale, not NaN; its codes, and those of a NaN's, are not all zero; its "
@@ -63,19 +63,19 @@ def _offer(name: str, catalogue: str, called: str, *departs: str) -> Offer:
     return Offer(name=name, catalogue=catalogue, dtypes=_BOTH, departs=departs, source=f"{_QTENSOR}.{called}")
 
 
-_NVFP4 = (DIVIDED, LOWER_FLOOR, NO_NEGATIVE_ZERO, ZERO_MATRIX, NVFP4_SPECIAL)
+_NVFP4 = (ORDER, ZERO_BLOCK, NO_NEGATIVE_ZERO, ZERO_MATRIX, NVFP4_SPECIAL)
 _INT4 = (MULTIPLIER, ZERO_GROUP, INT4_SPECIAL)
-_FP8 = (INPUT_DTYPE, DIVIDES_BY_ZERO, FP8_SPECIAL)
+_FP8 = (DIVIDES_BY_ZERO, FP8_SPECIAL)
 OFFERS = {
     offer.name: offer
     for offer in (
         _offer("mxfp4", "mxfp4-rceil-zero", "MXFP4QTensor", ALL_ZEROS_NEGATIVE, LOGARITHM, NOT_NAN),
-        _offer("nvfp4", "nvfp4", "NVFP4QTensor", *_NVFP4),
+        _offer("nvfp4", "nvfp4-divide", "NVFP4QTensor", *_NVFP4),
         _offer("int4-g32", "int4-g32-div7", "INT4QTensor", *_INT4),
         _offer("int4-g128", "int4-g128-div7", "INT4QTensor", *_INT4),
-        _offer("fp8-tensor", "fp8-tensor", "FP8QTensor", *_FP8),
-        _offer("fp8-channel", "fp8-channel", "FP8QTensor", *_FP8),
-        _offer("fp8-block128", "fp8-block128", "FP8QTensor", *_FP8),
+        _offer("fp8-tensor", "fp8-tensor-native", "FP8QTensor", *_FP8),
+        _offer("fp8-channel", "fp8-channel-native", "FP8QTensor", *_FP8),
+        _offer("fp8-block128", "fp8-block128-native", "FP8QTensor", *_FP8),
     )
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quantaudit.backends.library import Code, LibraryBackend
-from quantaudit.backends.torchao_offers import GRANULARITIES, OFFERS
+from quantaudit.backends.torchao_offers import OFFERS
 
 
 def _open() -> Code:
@@ -12,6 +12,4 @@ def _open() -> Code:
     return CODE
 
 
-BACKEND = LibraryBackend(
-    name="torchao", distribution="torchao", tested="0.18.", offers=OFFERS, open_code=_open, granularities=GRANULARITIES
-)
+BACKEND = LibraryBackend(name="torchao", distribution="torchao", tested="0.18.", offers=OFFERS, open_code=_open)

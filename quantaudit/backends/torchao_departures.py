@@ -21,22 +21,17 @@ NAN_CODES = "The codes of what has a NaN scale are not all zero; its values are 
 # Integers.
 RECIPROCAL = (
     "Values are multiplied by the rounded reciprocal of the scale, not divided by it: one that lies on a rounding "
-    "boundary, as the negative maximum does at -7.5, may get the neighbouring code."
+    "boundary may get the neighbouring code."
 )
 INPUT_DTYPE = "bf16: the scale, its reciprocal and the product are rounded to bf16."
-INPUT_SCALE = "bf16: the scale is rounded to bf16; its reciprocal and the product are fp32."
 SMALLEST_NORMAL = "A scale is at least 2^-126, that of a zero group too."
-SINGLE_EPSILON = "A scale is at least 2^-23, that of a zero group too: weights below 1.5e-5 lose their precision."
 INFINITE_SCALE = "A group with an infinity has an infinite scale, not NaN; its values are NaN as in the catalogue."
 TWO_SIDED = (
     "The scale is the larger of max / 7 and min / -8, not absmax / 7: another one wherever the largest magnitude is "
     "that of a negative number."
 )
-FULL_RANGE = "The scale is absmax / 127.5 and codes go down to -128, not absmax / 127 and -127."
-GROUPS_OF_32 = "Groups are 32 values of a row, not a whole row."
 
 # FP8.
-ROUNDED_SCALE = "bf16: the scale is rounded to bf16."
 DIVIDES_BY_ZERO = "A scale of zero is divided by: zeros become NaN, other values get the largest code and decode to 0."
 FP8_INFINITY = (
     "A group with an infinity has an infinite scale, not NaN, and codes that are not all zero; its values are NaN as "
@@ -56,4 +51,3 @@ NVFP4_INFINITY = (
     "NaN as in the catalogue."
 )
 SINGLE_INFINITY = "An infinity decodes to 2688, the largest number there is without a second level."
-SINGLE_LEVEL = "There is no scale above those of the blocks, which are absmax / 6 between 2^-6 and 448."

@@ -13,8 +13,8 @@ from quantaudit.backends.torchao_intx import dequantize_integers, quantize_int8,
 from quantaudit.backends.torchao_mx import dequantize_mx, quantize_mx
 from quantaudit.backends.torchao_nvfp4 import dequantize_nvfp4, quantize_single_level, quantize_two_level
 from quantaudit.backends.torchao_offers import OFFERS
-from quantaudit.core.format import FormatKind
-from quantaudit.core.scheme import ExponentScale, TwoLevel
+from quantaudit.core.format import E2M1, FormatKind
+from quantaudit.core.scheme import ExponentScale
 from quantaudit.numerics.catalogue import get_scheme
 from quantaudit.numerics.reference import QuantizedTensor
 
@@ -24,7 +24,7 @@ def dequantize(q: QuantizedTensor) -> Tensor:
     rule = q.scheme.scale
     if isinstance(rule, ExponentScale):
         return dequantize_mx(q)
-    if isinstance(rule.second_level, TwoLevel):
+    if q.scheme.element == E2M1:
         return dequantize_nvfp4(q)
     return dequantize_integers(q) if q.scheme.element.kind is FormatKind.INTEGER else dequantize_float8(q)
 

@@ -1,7 +1,6 @@
 """torchao's NVFP4: `NVFP4Tensor.to_nvfp4`, with a scale for each matrix above the block scales, or without one.
 
-Without one the block scales carry everything, so weights below 2^-6 * 6 lose their scale to the clamp at 2^-6. A second
-scale of 1 stands for none: the arithmetic is the same.
+Without one the block scales carry everything, so weights below 2^-6 * 6 lose their scale to the clamp at 2^-6.
 """
 
 from __future__ import annotations
@@ -47,11 +46,10 @@ def carry_nvfp4(x: Tensor, stored: NVFP4Tensor, scheme: Scheme) -> QuantizedTens
         scheme: The scheme.
     """
     top = stored.per_tensor_scale
-    second = x.new_ones(*x.shape[:-2], 1, dtype=torch.float32) if top is None else top.reshape(*x.shape[:-2], 1)
     return QuantizedTensor(
         codes=unpack(stored.qdata.view(torch.uint8), Layout.LOW_NIBBLE_FIRST),
         scales=stored.scale.view(torch.uint8),
-        second_scales=second,
+        second_scales=None if top is None else top.reshape(*x.shape[:-2], 1),
         offset=None,
         shape=tuple(x.shape),
         dtype=x.dtype,
@@ -61,8 +59,7 @@ def carry_nvfp4(x: Tensor, stored: NVFP4Tensor, scheme: Scheme) -> QuantizedTens
 
 def dequantize_nvfp4(q: QuantizedTensor) -> Tensor:
     """Decodes with `NVFP4Tensor.dequantize`: element * (top * block scale) in fp32, then one rounding."""
-    assert q.second_scales is not None
-    top = _as_library(q.second_scales.unsqueeze(-1))
+    top = None if q.second_scales is None else _as_library(q.second_scales.unsqueeze(-1))
     data = pack(q.codes, Layout.LOW_NIBBLE_FIRST)
     stored = NVFP4Tensor(data, q.scales.view(torch.float8_e4m3fn), _BLOCK, q.dtype, per_tensor_scale=top)
     values: Tensor = stored.dequantize()

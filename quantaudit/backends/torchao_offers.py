@@ -12,7 +12,6 @@ import torch
 
 from quantaudit.backends import torchao_departures as d
 from quantaudit.backends.protocol import Offer
-from quantaudit.core.scheme import Granularity, PerGroup
 
 _BOTH = (torch.float32, torch.bfloat16)
 _MX_STEMS = ("mxfp4", "mxfp6-e2m3", "mxfp6-e3m2", "mxfp8-e4m3", "mxfp8-e5m2")
@@ -22,19 +21,13 @@ _MX_DEPARTURES = {
     "rceil": (d.UNSCALED, d.LOGARITHM, d.MX_INFINITY, d.NAN_CODES),
     "ceil": (d.HALVED, d.MX_INFINITY, d.NAN_CODES),
 }
-_INTX_DEPARTURES = (d.RECIPROCAL, d.INPUT_DTYPE, d.SMALLEST_NORMAL, d.INFINITE_SCALE)
-_FP32_SCALE_DEPARTURES = (d.RECIPROCAL, d.INPUT_SCALE, d.SMALLEST_NORMAL, d.INFINITE_SCALE)
-_INT8_DEPARTURES = (d.FULL_RANGE, d.RECIPROCAL, d.INPUT_SCALE, d.SINGLE_EPSILON, d.INFINITE_SCALE)
-_FLOAT8_DEPARTURES = (d.ROUNDED_SCALE, d.DIVIDES_BY_ZERO, d.FP8_INFINITY, d.NAN_CODES)
+_INTX_DEPARTURES = (d.INFINITE_SCALE,)
+_TWO_SIDED_DEPARTURES = (d.TWO_SIDED, d.RECIPROCAL, d.INPUT_DTYPE, d.SMALLEST_NORMAL, d.INFINITE_SCALE)
+_FLOAT8_DEPARTURES = (d.DIVIDES_BY_ZERO, d.FP8_INFINITY, d.NAN_CODES)
 _NVFP4_DEPARTURES = (d.ZERO_MATRIX, d.OVERFLOWING_RECIPROCAL, d.NVFP4_INFINITY, d.NAN_CODES)
-
-# Offers for which the catalogue has a scheme of these codes, but not of these groups.
-GRANULARITIES: Mapping[str, Granularity] = {"int8-g32": PerGroup(size=32), "intx-int8-g32": PerGroup(size=32)}
 
 
 def _offer(name: str, catalogue: str, departs: tuple[str, ...], source: str) -> Offer:
-    if name in GRANULARITIES:
-        departs = (d.GROUPS_OF_32, *departs)
     return Offer(name=name, catalogue=catalogue, dtypes=_BOTH, departs=departs, source=source)
 
 
@@ -48,35 +41,38 @@ def _integers() -> Iterator[Offer]:
     intx = "torchao.quantization.IntxUnpackedToInt8Tensor.from_hp, mapping "
     for size in (32, 128):
         group = f"int4-g{size}"
-        yield _offer(group, f"{group}-div7.5", _INTX_DEPARTURES, intx + "SYMMETRIC")
-        two_sided = (d.TWO_SIDED, *_INTX_DEPARTURES)
-        yield _offer(f"{group}-no-clipping", f"{group}-div7", two_sided, intx + "SYMMETRIC_NO_CLIPPING_ERR")
+        yield _offer(group, f"{group}-div7.5-recip-native", _INTX_DEPARTURES, intx + "SYMMETRIC")
+        no_clipping = intx + "SYMMETRIC_NO_CLIPPING_ERR"
+        yield _offer(f"{group}-no-clipping", f"{group}-div7", _TWO_SIDED_DEPARTURES, no_clipping)
     for name in ("int8-channel", "int8-g32"):
-        yield _offer(name, "int8-channel", _INT8_DEPARTURES, "torchao.quantization.Int8Tensor.from_hp")
-        yield _offer(f"intx-{name}", "int8-channel", (d.FULL_RANGE, *_INTX_DEPARTURES), intx + "SYMMETRIC")
+        scheme = f"{name}-div127.5-recip-native"
+        yield _offer(name, f"{scheme}-scale-eps", _INTX_DEPARTURES, "torchao.quantization.Int8Tensor.from_hp")
+        yield _offer(f"intx-{name}", scheme, _INTX_DEPARTURES, intx + "SYMMETRIC")
 
 
 def _float8(source: str, grains: Iterable[str]) -> Iterator[Offer]:
     own = {"tensor": (d.SHARED_BY_EXPERTS,), "channel": (), "block128": (d.WHOLE_BLOCKS,)}
     for grain in grains:
-        yield _offer(f"fp8-{grain}", f"fp8-{grain}", (*_FLOAT8_DEPARTURES, *own[grain]), source)
+        yield _offer(f"fp8-{grain}", f"fp8-{grain}-native-scale", (*_FLOAT8_DEPARTURES, *own[grain]), source)
 
 
 def _nvfp4(source: str) -> Iterator[Offer]:
     yield _offer("nvfp4", "nvfp4", _NVFP4_DEPARTURES, source)
-    yield _offer("nvfp4-single-level", "nvfp4", (d.SINGLE_LEVEL, d.SINGLE_INFINITY, d.NAN_CODES), source)
+    yield _offer("nvfp4-single-level", "nvfp4-single-level", (d.SINGLE_INFINITY, d.NAN_CODES), source)
 
 
 def _fake_integers() -> Iterator[Offer]:
     intx = "torchao.quantization.qat.IntxFakeQuantizer, scale_precision "
+    fp32 = intx + "float32, the default of IntxFakeQuantizeConfig"
     for size in (32, 128):
         group = f"int4-g{size}"
-        yield _offer(group, f"{group}-div7.5", _INTX_DEPARTURES, intx + "None, as QATConfig prepares it")
-        fp32 = intx + "float32, the default of IntxFakeQuantizeConfig"
-        yield _offer(f"{group}-fp32-scale", f"{group}-div7.5", _FP32_SCALE_DEPARTURES, fp32)
+        scheme = f"{group}-div7.5-recip-native"
+        yield _offer(group, scheme, _INTX_DEPARTURES, intx + "None, as QATConfig prepares it")
+        yield _offer(f"{group}-fp32-scale", f"{scheme}-scale", _INTX_DEPARTURES, fp32)
     for name in ("int8-channel", "int8-g32"):
-        yield _offer(name, "int8-channel", (d.FULL_RANGE, *_FP32_SCALE_DEPARTURES), intx + "float32")
-        yield _offer(f"intx-{name}", "int8-channel", (d.FULL_RANGE, *_INTX_DEPARTURES), intx + "None")
+        scheme = f"{name}-div127.5-recip-native"
+        yield _offer(name, f"{scheme}-scale", _INTX_DEPARTURES, fp32)
+        yield _offer(f"intx-{name}", scheme, _INTX_DEPARTURES, intx + "None")
 
 
 def _by_name(*groups: Iterable[Offer]) -> Mapping[str, Offer]:

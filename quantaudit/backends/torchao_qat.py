@@ -6,7 +6,7 @@ An offer here and the offer of that name of torchao are the two sides of one tra
 from __future__ import annotations
 
 from quantaudit.backends.library import Code, LibraryBackend
-from quantaudit.backends.torchao_offers import GRANULARITIES, QAT_OFFERS
+from quantaudit.backends.torchao_offers import QAT_OFFERS
 
 
 def _open() -> Code:
@@ -21,5 +21,4 @@ BACKEND = LibraryBackend(
     tested="0.18.",
     offers=QAT_OFFERS,
     open_code=_open,
-    granularities=GRANULARITIES,
 )

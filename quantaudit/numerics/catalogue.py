@@ -1,7 +1,7 @@
 """The bundled schemes by name, each with its source, and those of plug-ins.
 
 Names: `<element>-<granularity>-<what else>`; MX names are `mx<element>-<scale rule>[-<tie rule>]`, ties to even unless
-named. Zero, infinite and NaN groups: see `core.scheme`.
+named. Zero, infinite and NaN groups: see `core.scheme`. What single libraries compute follows in `library_schemes`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from quantaudit.core.scheme import (
     TwoLevel,
 )
 from quantaudit.numerics.codebooks import BNB_FP4, DYNAMIC8, NF4
+from quantaudit.numerics.library_schemes import library_schemes
 
 _OCP = "OCP Microscaling Formats (MX) v1.0"
 _MX_RULES = {
@@ -85,7 +86,8 @@ def scheme_names() -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def _catalogue() -> dict[str, Scheme]:
     schemes = [*_mx(), _nvfp4(), *_integers(), *_fp8(), *_bitsandbytes(), _gguf_q4_0()]
-    return {scheme.name: scheme for scheme in schemes}
+    plain = {scheme.name: scheme for scheme in schemes}
+    return plain | {scheme.name: scheme for scheme in library_schemes(plain.__getitem__)}
 
 
 def _adopt(name: str, value: object) -> Scheme:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quantaudit.backends import bitsandbytes_backend as b
 from quantaudit.backends import load_backend
-from quantaudit.backends.bitsandbytes_library import RowQuantized, dynamic_scheme
+from quantaudit.backends.bitsandbytes_library import RowQuantized
 from quantaudit.numerics import dequantize, get_scheme, pack, quantize
 from quantaudit.numerics.codebooks import DYNAMIC8
 from quantaudit.numerics.rounding import decode
@@ -21,11 +21,12 @@ from tests.numerics.bits import assert_same_bits, bits
 BACKEND = load_backend("bitsandbytes")
 FOUR_BIT = ["nf4", "fp4"]
 SMALLEST_NORMAL = 2.0**-126
-INT8 = get_scheme("int8-channel")
+INT8, DYNAMIC = get_scheme("int8-channel"), get_scheme("dynamic8-b4096")
 TESTED = {
     *(b.PARTIAL_BLOCK, b.FLUSHED, b.INFINITY_POSITIVE, b.NAN_CODES),
     *(b.LIBRARY_MEAN, b.NEAR_SEARCH, b.NESTED_SPECIAL),
-    *(b.MULTIPLIED, b.TWICE_ROUNDED, b.SMALL_ROWS, b.INFINITE_SCALE, b.UNEVEN, b.ZERO_MOVES),
+    *(b.MULTIPLIED, b.TWICE_ROUNDED, b.SMALL_ROWS, b.INFINITE_SCALE),
+    *(b.NEAR_VALUES, b.INFINITE_BLOCK, b.NAN_LOWEST, b.NO_RECIPROCAL),
 }
 
 
@@ -222,7 +223,7 @@ def test_int8_keeps_the_absolute_maxima_that_it_decodes_with() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_blockwise_codes_are_near_the_nearest(dtype: torch.dtype) -> None:
     x = torch.randn(512, 512).to(dtype)
-    theirs, exact = BACKEND.quantize(x, "int8-blockwise"), quantize(x, dynamic_scheme(4096))
+    theirs, exact = BACKEND.quantize(x, "int8-blockwise"), quantize(x, DYNAMIC)
     assert theirs.scheme.element == DYNAMIC8
     assert_same_bits(theirs.scales, exact.scales)
     distance = (theirs.codes.int() - exact.codes.int()).abs()
@@ -240,7 +241,41 @@ def test_blockwise_zeros_do_not_stay_zero() -> None:
     q = BACKEND.quantize(x, "int8-blockwise")
     assert q.codes[0, 1:].unique().tolist() == [131]
     assert BACKEND.dequantize(q)[0, 1] == 8 * decode(torch.tensor([131]), DYNAMIC8)[0] > 8 * 2.1e-5
-    assert dequantize(quantize(x, dynamic_scheme(4096)))[0, 1] == 0
+    assert dequantize(quantize(x, DYNAMIC))[0, 1] == 0
+
+
+def flat(*head: float) -> Tensor:
+    """Returns one block of 4096 that starts like this, with quarters after it."""
+    x = torch.full((1, 4096), 0.25)
+    x[0, : len(head)] = torch.tensor(head)
+    return x
+
+
+@pytest.mark.parametrize("infinity", [math.inf, -math.inf])
+def test_blockwise_infinities_become_negative_and_the_rest_positive(infinity: float) -> None:
+    q = BACKEND.quantize(flat(infinity, -2.0), "int8-blockwise")
+    values = BACKEND.dequantize(q)
+    assert q.scales.tolist() == [math.inf] and values[0, 0] == -math.inf and (values[0, 1:] == math.inf).all()
+    assert dequantize(quantize(flat(infinity), DYNAMIC)).isnan().all()
+
+
+def test_blockwise_nans_become_the_lowest_value() -> None:
+    q = BACKEND.quantize(flat(math.nan, 8.0), "int8-blockwise")
+    values = BACKEND.dequantize(q)
+    assert q.scales.tolist() == [8.0] and q.codes[0, :2].tolist() == [0, 255]
+    assert values[0, 0] == 8 * decode(torch.tensor([0]), DYNAMIC8)[0] < -8 * 0.99
+    assert dequantize(quantize(flat(math.nan), DYNAMIC)).isnan().all()
+
+
+@pytest.mark.parametrize("absmax", [2.0**-128, 2.0**-149, 0.0])
+def test_blockwise_values_without_a_reciprocal_become_one_of_two(absmax: float) -> None:
+    x = torch.zeros(1, 4096)
+    x[0, 0], x[0, 1] = absmax, -absmax
+    q = BACKEND.quantize(x, "int8-blockwise")
+    assert q.codes[0].tolist() == [255 if absmax else 0] + [0] * 4095
+    assert not dequantize(quantize(x, DYNAMIC)).any()
+    x[0, 0] = 2.0**-127
+    assert BACKEND.quantize(x, "int8-blockwise").codes[0, 2] == 131
 
 
 def test_blockwise_values_are_those_of_the_library() -> None:

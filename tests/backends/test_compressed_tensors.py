@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quantaudit.core.errors import InputError
 from quantaudit.core.format import E2M1, E4M3
-from quantaudit.core.scheme import Arithmetic, Division, ExponentRounding, ExponentScale, Layout, Scheme, Tie
+from quantaudit.core.scheme import Arithmetic, Layout, Scheme, Tie
 from quantaudit.numerics import QuantizedTensor, dequantize, get_scheme, pack, quantize
 from quantaudit.numerics.ladder import ElementRule
 from quantaudit.numerics.rounding import decode, encode
@@ -25,24 +25,20 @@ BACKEND = ct.BACKEND
 INTEGERS, FP8 = ["int4-g32", "int4-g128"], ["fp8-tensor", "fp8-channel", "fp8-block128"]
 EPSILON = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7}
 TESTED = {
-    *(ct.INPUT_DTYPE, ct.ZERO_SCALE, ct.INFINITE_SCALE, ct.SPECIAL_CODES, ct.NEGATIVE_ZERO),
-    *(ct.BF16_VALUES, ct.LAST_BINADE, ct.FINITE, ct.FINITE_FP8, ct.ROUNDED_UP),
+    *(ct.ZERO_SCALE, ct.INFINITE_SCALE, ct.SPECIAL_CODES, ct.NEGATIVE_ZERO),
+    *(ct.BF16_VALUES, ct.LAST_BINADE, ct.FINITE, ct.FINITE_FP8),
     *(ct.RECIPROCAL_TOP, ct.BF16_SCALES, ct.NO_FLOOR, ct.TOP_OF_ONE, ct.NAN_BLOCK, ct.INFINITE_TOP),
 }
 
 
-def in_weight_dtype(name: str, dtype: torch.dtype) -> Scheme:
-    """Returns the arithmetic that the sentences on integers and FP8 state."""
-    scale = {"arithmetic": Arithmetic.INPUT, "zero_scale": EPSILON[dtype]}
-    return changed(BACKEND.schemes()[name].catalogue, scale=scale, arithmetic=Arithmetic.INPUT)
+def stated(name: str, dtype: torch.dtype) -> Scheme:
+    """Returns the scheme of an offer for integers or FP8, with the epsilon that the sentence on zero scales states."""
+    return changed(BACKEND.schemes()[name].catalogue, scale={"zero_scale": EPSILON[dtype]})
 
 
 def mx(name: str) -> Scheme:
-    """Returns the arithmetic that the sentences on MX formats state."""
-    if name == "mxfp4":
-        return get_scheme("mxfp4-even")
-    scale = ExponentScale(rounding=ExponentRounding.EVEN, divisor=E4M3.max, kept_mantissa_bits=1)
-    return get_scheme("mxfp8-e4m3-even").model_copy(update={"scale": scale})
+    """Returns the scheme of an MX offer."""
+    return get_scheme(BACKEND.schemes()[name].catalogue)
 
 
 def only_signs(p: Parting) -> Tensor:
@@ -58,7 +54,7 @@ def test_every_sentence_has_a_test() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_are_what_their_sentences_say(name: str, dtype: torch.dtype) -> None:
-    assert_clear(BACKEND, name, in_weight_dtype(name, dtype), dtype, lambda p: p.absmax_G.isinf())
+    assert_clear(BACKEND, name, stated(name, dtype), dtype, lambda p: p.absmax_G.isinf())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -67,7 +63,7 @@ def test_fp8_is_what_its_sentences_say(name: str, dtype: torch.dtype) -> None:
     assert_clear(
         BACKEND,
         name,
-        in_weight_dtype(name, dtype),
+        stated(name, dtype),
         dtype,
         lambda p: ~p.absmax_G.isfinite() | only_signs(p),
     )
@@ -75,14 +71,15 @@ def test_fp8_is_what_its_sentences_say(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", [*INTEGERS, *FP8])
 def test_integers_and_fp8_divide_in_the_dtype_of_the_weight(name: str) -> None:
-    scheme = get_scheme(BACKEND.schemes()[name].catalogue)
+    native = get_scheme(BACKEND.schemes()[name].catalogue)
+    plain = get_scheme(native.name.removesuffix("-native"))
     x = weights(128)
-    assert not part(BACKEND, name, x, scheme).anywhere_G.any()
-    assert part(BACKEND, name, x.bfloat16(), scheme).values_GN.any()
-    like = in_weight_dtype(name, torch.bfloat16)
-    scale_in_fp32 = like.model_copy(update={"scale": scheme.scale})
-    assert part(BACKEND, name, x.bfloat16(), scale_in_fp32).scales_G.any()
-    assert part(BACKEND, name, x.bfloat16(), like.model_copy(update={"arithmetic": Arithmetic.FLOAT32})).codes_GN.any()
+    assert not part(BACKEND, name, x, plain).anywhere_G.any()
+    x = x.bfloat16()
+    assert not part(BACKEND, name, x, native).anywhere_G.any() or name in FP8
+    assert part(BACKEND, name, x, plain).values_GN.any()
+    assert part(BACKEND, name, x, native.model_copy(update={"scale": plain.scale})).scales_G.any()
+    assert part(BACKEND, name, x, native.model_copy(update={"arithmetic": Arithmetic.FLOAT32})).codes_GN.any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -102,14 +99,14 @@ def test_a_scale_of_zero_is_epsilon(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", [*INTEGERS, *FP8])
 def test_an_infinity_has_an_infinite_scale(name: str) -> None:
-    p = part(BACKEND, name, rows_of(128, [math.inf, 1], [-math.inf, 2]), in_weight_dtype(name, torch.float32))
+    p = part(BACKEND, name, rows_of(128, [math.inf, 1], [-math.inf, 2]), stated(name, torch.float32))
     assert torch.equal(p.their_scales_G.isinf(), p.absmax_G.isinf()) and torch.equal(p.scales_G, p.absmax_G.isinf())
     assert not p.values_GN.any()
 
 
 @pytest.mark.parametrize("name", FP8)
 def test_fp8_codes_of_special_groups_are_not_zero(name: str) -> None:
-    like = in_weight_dtype(name, torch.float32)
+    like = stated(name, torch.float32)
     for head in ([math.inf, 1.0], [math.nan, 1.0]):
         p = part(BACKEND, name, rows_of(128, head), like)
         assert p.codes_GN.any() and not p.values_GN.any()
@@ -158,7 +155,7 @@ def test_values_of_four_bits_and_mx_decode_to_bf16(name: str) -> None:
     assert BACKEND.dequantize(BACKEND.quantize(weights(2), name)).dtype == torch.bfloat16
 
 
-def test_mxfp8_scales_are_rounded_up_from_a_fraction_of_1_75() -> None:
+def test_mxfp8_scales_part_from_the_smallest_ones_at_a_fraction_of_1_75() -> None:
     rceil = get_scheme("mxfp8-e4m3-rceil")
     maxima = [448.0, 1.75, 1.75 * 2.0**-20, 448 * (1 - 2.0**-23), 448 * (1 + 2.0**-22), 1.5, 1.9]
     p = part(BACKEND, "mxfp8", rows_of(32, *([m, m / 3] for m in maxima)), rceil)
@@ -252,7 +249,7 @@ def test_nvfp4_keeps_a_nan_in_its_block_and_an_infinity_in_its_matrix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "stated"),
+    ("name", "dtype", "figure"),
     [
         ("int4-g32", torch.float32, 0.00278),
         ("int4-g32", torch.bfloat16, 0.00600),
@@ -260,11 +257,10 @@ def test_nvfp4_keeps_a_nan_in_its_block_and_an_infinity_in_its_matrix() -> None:
         ("int4-g128", torch.bfloat16, 0.00328),
     ],
 )
-def test_int4_against_the_reciprocal_of_torchao_is_on_record(name: str, dtype: torch.dtype, stated: float) -> None:
+def test_int4_against_the_reciprocal_of_torchao_is_on_record(name: str, dtype: torch.dtype, figure: float) -> None:
     x = weights(8000).to(dtype)
-    torchao = in_weight_dtype(name, dtype).model_copy(update={"division": Division.RECIPROCAL})
-    p = part(BACKEND, name, x, torchao)
-    assert agrees(p.values_GN, stated, 1e-5)
+    p = part(BACKEND, name, x, get_scheme(f"{name}-div7.5-recip-native"))
+    assert agrees(p.values_GN, figure, 1e-5)
 
 
 def test_the_largest_weight_of_a_group_may_get_another_code_than_with_a_reciprocal() -> None:
@@ -272,6 +268,14 @@ def test_the_largest_weight_of_a_group_may_get_another_code_than_with_a_reciproc
     assert BACKEND.quantize(x, "int4-g32").codes[0, 0] == -8
     x = rows_of(32, [0.00604248 * 7.5, 0.0332031]).bfloat16()
     assert BACKEND.quantize(x, "int4-g32").codes[0, 1] == 6
+
+
+def test_a_tensor_that_the_plain_scheme_made_is_decoded_too() -> None:
+    x = weights(4)
+    for name in ("int4-g32-div7.5", "int4-g128-div7", "fp8-channel", "nvfp4"):
+        plain = quantize(x, get_scheme(name))
+        values = BACKEND.dequantize(plain)
+        assert ((values - dequantize(plain, values.dtype)).abs() <= 2.0**-7 * x.abs().max()).all()
 
 
 def test_codes_lie_in_a_file_as_the_catalogue_packs_them() -> None:

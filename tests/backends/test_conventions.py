@@ -14,11 +14,15 @@ from quantaudit.backends.conventions import BACKEND
 from quantaudit.core.errors import InputError
 from quantaudit.core.scheme import PerGroup
 from quantaudit.numerics import get_scheme
-from tests.backends.parting import DTYPES, assert_clear, every_matrix, part, rows_of, weights
+from tests.backends.parting import DTYPES, agrees, assert_clear, every_matrix, part, rows_of, weights
 from tests.numerics.structured import COLUMNS
 
 OFFERS = BACKEND.schemes()
-SAME = ("ocp-mxfp4", "triton-mxfp4-up", "triton-mxfp4-down", "triton-old-mxfp4-up", "quark-mxfp4-even")
+SAME = (
+    *("ocp-mxfp4", "triton-mxfp4-up", "triton-mxfp4-down", "triton-old-mxfp4-up", "triton-old-mxfp4-down"),
+    *("quark-mxfp4-even", *(f"skyrl-int4-g{size}-div{divisor}" for size in (32, 128) for divisor in ("7", "7.5"))),
+)
+CAST = "transformers-mxfp4"
 LOGARITHMIC = ("microxcaling-mxfp4-nearest", "microxcaling-mxfp4-even", "autoround-mxfp4")
 INT4 = tuple(name for name in OFFERS if "int4" in name)
 FP8 = tuple(name for name in OFFERS if "fp8" in name)
@@ -75,6 +79,23 @@ def test_int4_rules_equal_their_twins_in_numpy(name: str, dtype: torch.dtype) ->
 def test_rules_without_departures_are_their_catalogue_scheme(name: str, dtype: torch.dtype) -> None:
     assert OFFERS[name].departs == ()
     assert_clear(BACKEND, name, get_scheme(like(name)), dtype)
+
+
+def test_a_cast_comes_before_the_quantizer_and_changes_fp32_weights_alone() -> None:
+    x = weights(400)
+    cast = BACKEND.quantize(x, CAST)
+    first = BACKEND.quantize(x.bfloat16(), "triton-mxfp4-up")
+    assert torch.equal(cast.codes, first.codes) and torch.equal(cast.scales, first.scales)
+    assert cast.dtype == torch.float32 == BACKEND.dequantize(cast).dtype
+    p = part(BACKEND, CAST, x, get_scheme(like(CAST)))
+    assert p.scales_G.any() and p.values_GN.any()
+    assert_clear(BACKEND, CAST, get_scheme(like(CAST)), torch.bfloat16)
+
+
+def test_the_cast_parts_from_fp32_as_measured() -> None:
+    p = part(BACKEND, CAST, weights(4000), get_scheme(like(CAST)))
+    assert agrees(p.scales_G.unsqueeze(1), 0.00384, 1e-5, num_stated=32_000)
+    assert agrees(p.values_GN, 0.00685, 1e-5)
 
 
 def logarithm_errs(absmax: Tensor) -> Tensor:
@@ -249,7 +270,7 @@ def test_two_tie_rules_differ_as_measured() -> None:
 def test_every_offer_is_restated_and_says_whose_rule_it_is() -> None:
     assert load_backend("conventions") is BACKEND
     assert BACKEND.origin is Origin.RESTATED
-    assert set(OFFERS) == {*SAME, *LOGARITHMIC, *INT4, *FP8} and len(OFFERS) == 22
+    assert set(OFFERS) == {*SAME, CAST, *LOGARITHMIC, *INT4, *FP8} and len(OFFERS) == 24
     for name, offer in OFFERS.items():
         assert offer.name == name and offer.source and offer.dtypes == tuple(DTYPES)
         stored = BACKEND.quantize(torch.randn(2, 128, 256), name)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quantaudit.core.errors import InputError
 from quantaudit.core.format import FP16
-from quantaudit.core.scheme import Division, EncodeScale, Overflow, PerGroup, Scheme, Tie
+from quantaudit.core.scheme import Division, EncodeScale, Overflow, PerGroup, Tie
 from quantaudit.numerics import dequantize, get_scheme, quantize
 from tests.backends.parting import DTYPES, Parting, agrees, assert_clear, changed, part, rows_of, weights
 
@@ -18,23 +18,12 @@ pytest.importorskip("gguf")
 from quantaudit.backends import gguf_backend as gguf  # noqa: E402
 
 BACKEND = gguf.BACKEND
-MXFP4, Q4_0 = get_scheme("mxfp4-floor-zero"), get_scheme("gguf-q4_0")
+MXFP4, Q4_0, Q8_0 = (get_scheme(name) for name in ("mxfp4-floor-zero", "gguf-q4_0", "gguf-q8_0"))
 TESTED = {
     *(gguf.NO_SIGN, gguf.LOGARITHM, gguf.WRAPS, gguf.NOT_NAN),
     *(gguf.NO_RECIPROCAL, gguf.INFINITY_KEPT, gguf.NAN_CODES),
-    *(gguf.GROUPS, gguf.HALF_SCALE, gguf.AWAY, gguf.INFINITE_SCALE),
+    gguf.INFINITE_SCALE,
 }
-
-
-def q8_0() -> Scheme:
-    """Returns the arithmetic that the sentences on Q8_0 state."""
-    return changed(
-        "int8-channel",
-        scale={"format": FP16, "overflow": Overflow.SPECIAL, "encode_with": EncodeScale.COMPUTED},
-        granularity=PerGroup(size=32),
-        division=Division.RECIPROCAL,
-        tie=Tie.AWAY,
-    )
 
 
 def fake(name: str, *head: float) -> list[float]:
@@ -134,8 +123,8 @@ def test_q4_0_codes_beside_a_nan_are_not_zero() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_q8_0_is_what_its_sentences_say(dtype: torch.dtype) -> None:
-    assert_clear(BACKEND, "q8_0", q8_0(), dtype, lambda p: p.absmax_G.isinf())
+def test_q8_0_is_its_scheme(dtype: torch.dtype) -> None:
+    assert_clear(BACKEND, "q8_0", Q8_0, dtype, lambda p: p.absmax_G.isinf())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +140,7 @@ def test_q8_0_is_what_its_sentences_say(dtype: torch.dtype) -> None:
 def test_q8_0_is_nothing_else(undone: dict[str, object]) -> None:
     x = weights(4096).bfloat16()
     x[0, :32] = rows_of(32, [127.0, 0.5, 1.5, -2.5]).bfloat16()
-    like = q8_0()
+    like = Q8_0
     scale = undone.pop("scale", None)
     if isinstance(scale, dict):
         rule = get_scheme("int8-channel").scale.model_copy(update=scale)
@@ -166,7 +155,7 @@ def test_q8_0_has_a_scale_for_32_values() -> None:
 
 
 def test_q8_0_has_an_infinite_scale_for_an_infinity() -> None:
-    p = part(BACKEND, "q8_0", rows_of(32, [-math.inf, 1]), q8_0())
+    p = part(BACKEND, "q8_0", rows_of(32, [-math.inf, 1]), Q8_0)
     assert p.their_scales_G.isinf().all() and p.scales_G.all() and not p.values_GN.any()
 
 

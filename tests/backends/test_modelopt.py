@@ -13,11 +13,11 @@ from quantaudit.backends import load_backend
 from quantaudit.backends import modelopt_backend as m
 from quantaudit.core.errors import MissingLibraryError
 from quantaudit.core.format import E2M1, E4M3
-from quantaudit.core.scheme import Arithmetic, Scheme, Tie
+from quantaudit.core.scheme import Tie
 from quantaudit.numerics import get_scheme
 from quantaudit.numerics.ladder import ElementRule
 from quantaudit.numerics.rounding import decode, encode
-from tests.backends.parting import DTYPES, Parting, agrees, assert_clear, changed, every_matrix, part, rows_of, weights
+from tests.backends.parting import DTYPES, Parting, agrees, assert_clear, every_matrix, part, rows_of, weights
 from tests.numerics.bits import bits
 
 BACKEND = load_backend("modelopt")
@@ -28,8 +28,8 @@ quiet = pytest.mark.filterwarnings("ignore")
 FP8 = ["fp8-tensor", "fp8-channel", "fp8-block128"]
 MXFP4 = get_scheme("mxfp4-rceil-zero")
 TESTED = {
-    *(m.ALL_ZEROS_NEGATIVE, m.LOGARITHM, m.NOT_NAN, m.DIVIDED, m.LOWER_FLOOR, m.NO_NEGATIVE_ZERO, m.ZERO_MATRIX),
-    *(m.NVFP4_SPECIAL, m.MULTIPLIER, m.ZERO_GROUP, m.INT4_SPECIAL, m.INPUT_DTYPE, m.DIVIDES_BY_ZERO, m.FP8_SPECIAL),
+    *(m.ALL_ZEROS_NEGATIVE, m.LOGARITHM, m.NOT_NAN, m.ORDER, m.ZERO_BLOCK, m.NO_NEGATIVE_ZERO, m.ZERO_MATRIX),
+    *(m.NVFP4_SPECIAL, m.MULTIPLIER, m.ZERO_GROUP, m.INT4_SPECIAL, m.DIVIDES_BY_ZERO, m.FP8_SPECIAL),
 }
 
 
@@ -113,7 +113,26 @@ def test_nvfp4_is_what_its_sentences_say(dtype: torch.dtype) -> None:
 
 @quiet
 @needs_modelopt
-def test_nvfp4_of_weights_is_the_catalogue_but_for_borders() -> None:
+@pytest.mark.parametrize(("largest", "is_on_borders"), [(0.3046875, True), (0.28125, False)])
+def test_nvfp4_is_its_scheme_but_for_the_order_of_two_divisions(largest: float, is_on_borders: bool) -> None:
+    maxima = torch.arange(1, 1 << 7).float() / (1 << 7) * largest
+    x = rows_of(16, [largest, largest / 3], *([m, m / 3, -m / 5] for m in maxima.bfloat16().tolist())).bfloat16()
+    p = part(BACKEND, "nvfp4", x, get_scheme("nvfp4-divide"))
+    top = torch.tensor(largest) / (6 * 448)
+    once, twice = ((s.clamp(2.0**-9, 448)).to(torch.float8_e4m3fn).float() for s in _orders(p.absmax_G, top))
+    assert torch.equal(p.scales_G, once != twice) and bool(p.scales_G.any()) is is_on_borders
+    assert not p.values_GN[~p.scales_G].any()
+    assert (p.their_codes_GN[p.codes_GN & ~p.scales_G.unsqueeze(1)] == 0).all()  # the sign of what vanishes
+
+
+def _orders(absmax_G: Tensor, top: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns block scales by one division, and by two."""
+    return absmax_G / (6 * top), (absmax_G / 6) / top
+
+
+@quiet
+@needs_modelopt
+def test_nvfp4_of_weights_is_that_of_others_but_for_borders() -> None:
     p = part(BACKEND, "nvfp4", weights(1000), get_scheme("nvfp4"))
     small_G = p.absmax_G < p.absmax_G.max() / 448 / 64
     assert not p.scales_G[~small_G].any() and p.codes_GN[~small_G].float().mean() < 1e-4
@@ -121,7 +140,7 @@ def test_nvfp4_of_weights_is_the_catalogue_but_for_borders() -> None:
 
 @quiet
 @needs_modelopt
-def test_nvfp4_has_a_lower_floor_and_a_scale_for_zero_blocks() -> None:
+def test_nvfp4_has_a_scale_for_zero_blocks() -> None:
     x = rows_of(16, [1.0], [2.0**-15], [2.0**-30], [0.0])
     assert decode(BACKEND.quantize(x, "nvfp4").scales, E4M3).flatten().tolist() == [448, 7 * 2.0**-9, 2.0**-9, 1]
 
@@ -176,11 +195,6 @@ def test_int4_special_groups() -> None:
     assert (~values.isfinite()).all() and q.codes[1].any()
 
 
-def in_weight_dtype(name: str) -> Scheme:
-    """Returns the arithmetic that the sentences on FP8 state."""
-    return changed(name, scale={"arithmetic": Arithmetic.INPUT}, arithmetic=Arithmetic.INPUT)
-
-
 @quiet
 @needs_modelopt
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -189,7 +203,7 @@ def test_fp8_is_what_its_sentences_say(name: str, dtype: torch.dtype) -> None:
     def special(p: Parting) -> Tensor:
         return ~p.absmax_G.isfinite() | (p.their_scales_G == 0)
 
-    assert_clear(BACKEND, name, in_weight_dtype(name), dtype, special)
+    assert_clear(BACKEND, name, get_scheme(f"{name}-native"), dtype, special)
     x = weights(128).to(dtype)
     assert bool(part(BACKEND, name, x, get_scheme(name)).anywhere_G.any()) is (dtype == torch.bfloat16)
 
@@ -207,7 +221,7 @@ def test_fp8_divides_by_a_scale_of_zero(name: str) -> None:
 @pytest.mark.parametrize("name", FP8)
 def test_fp8_special_groups(name: str) -> None:
     for number in (math.inf, math.nan):
-        p = part(BACKEND, name, rows_of(128, [number, 1.0]), in_weight_dtype(name))
+        p = part(BACKEND, name, rows_of(128, [number, 1.0]), get_scheme(f"{name}-native"))
         assert p.codes_GN.any() and not p.values_GN.any()
         assert bool(p.their_scales_G.isinf().all()) is math.isinf(number)
 

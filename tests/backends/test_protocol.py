@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from quantaudit.api import describe, list_entries
-from quantaudit.backends import Backend, Origin, backend_names, load_backend, registry
+from quantaudit.backends import Backend, Origin, backend_names, listing, load_backend, registry
 from quantaudit.backends import library as library_module
-from quantaudit.backends.library import Code, LibraryBackend
+from quantaudit.backends.library import Code, LibraryBackend, caveat_of
 from quantaudit.core.errors import InputError, MissingLibraryError, NotMeasuredError
+from quantaudit.core.registry import Entry
 from quantaudit.core.scheme import ExponentScale, LinearScale
 from quantaudit.numerics import QuantizedTensor, get_scheme
 from quantaudit.numerics.grouping import plan
@@ -185,6 +186,14 @@ def test_a_version_that_was_not_tested_is_said_once_and_used() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         backend.dequantize(q)
+
+
+def test_a_version_that_was_not_tested_is_recorded() -> None:
+    assert caveat_of(load_backend("torchao")) == "" == caveat_of(load_backend("conventions"))
+    backend = a_backend()
+    assert "tested with 0.0.*" in caveat_of(backend)
+    entry = Entry(name="mine", package="quantaudit", version="0")
+    assert listing._origin(entry, backend).endswith("(not tested)")
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_remedy() -> None:
