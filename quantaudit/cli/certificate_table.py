@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from quantaudit.core.certificate import (
+    BlockSection,
     Certificate,
     CertifiedPair,
     Conclusion,
@@ -29,6 +30,7 @@ _MEANING = {
 }
 _REACH = {
     Level.COMPLETE: "every finite statistic with every value",
+    Level.FACTORED: "every scale, then every value under every scale",
     Level.BOUNDARY: "both sides of every step",
     Level.DECODE_ONLY: "every code under every scale",
     Level.CONDITIONAL: "whole matrices, a sample",
@@ -69,11 +71,12 @@ def describe_pair(pair: CertifiedPair) -> Iterator[str]:
         matches = f"; gives what {side.matches} gives" if side.matches and side.matches != side.name else ""
         yield f"{_label(side.origin)}{side.name}{version}, {side.path}{matches}"
     yield f"{_label('tried')}{pair.num_pairs:,} inputs: {_REACH[pair.level]} ({pair.level.value})"
-    yield f"{_label('ordinary')}{_count(pair.differing)}"
+    yield f"{_label('ordinary')}{_count(pair.differing, pair.zero_signs)}"
     for section in pair.sections:
-        if _is_any(section.differing):
-            yield f"{_label(section.kind.value)}{_count(section.differing)}, of {section.num_pairs:,} inputs"
-    quiet = [section.kind.value for section in pair.sections if not _is_any(section.differing)]
+        if _is_any(section):
+            counted = _count(section.differing, section.zero_signs)
+            yield f"{_label(section.kind.value)}{counted}, of {section.num_pairs:,} inputs"
+    quiet = [section.kind.value for section in pair.sections if not _is_any(section)]
     if quiet:
         yield f"{_label('special')}no difference where blocks are {', '.join(quiet)}"
     if pair.counterexample is not None:
@@ -91,7 +94,8 @@ def describe_pair(pair: CertifiedPair) -> Iterator[str]:
 
 
 def _describe_example(example: Counterexample) -> Iterator[str]:
-    yield f"{_label('first')}{_number(example.value)} in a group of absmax {_number(example.statistic)}"
+    above = "" if example.matrix_absmax is None else f", in a matrix of {_number(example.matrix_absmax)}"
+    yield f"{_label('first')}{_number(example.value)} in a group of absmax {_number(example.statistic)}{above}"
     for side, scale, code, value in (
         ("a", example.a_scale, example.a_code, example.a_value),
         ("b", example.b_scale, example.b_code, example.b_value),
@@ -102,18 +106,19 @@ def _describe_example(example: Counterexample) -> Iterator[str]:
         yield f"{_label('  in ' + side)}{', '.join(words)}"
 
 
-def _count(differing: Differing) -> str:
-    if not _is_any(differing):
+def _count(differing: Differing, zero_signs: int) -> str:
+    if not (differing.values or differing.codes or differing.scales or zero_signs):
         return "no difference" + ("" if differing.codes is not None else " in values; codes and scales are not shown")
     words = [f"{differing.values:,} values"]
     words += [] if differing.codes is None else [f"{differing.codes:,} codes"]
     words += [] if differing.scales is None else [f"{differing.scales:,} scales"]
-    words += [] if differing.zero_signs == 0 else [f"{differing.zero_signs:,} signs of zero"]
+    words += [] if zero_signs == 0 else [f"{zero_signs:,} signs of zero"]
     return ", ".join(words) + " differ"
 
 
-def _is_any(differing: Differing) -> bool:
-    return bool(differing.values or differing.codes or differing.scales or differing.zero_signs)
+def _is_any(section: BlockSection) -> bool:
+    differing = section.differing
+    return bool(differing.values or differing.codes or differing.scales or section.zero_signs)
 
 
 def _number(number: Number) -> str:

@@ -21,6 +21,14 @@ Like = Annotated[
         "--like", metavar="SCHEME", help="Whose groups a callable quantizes; the other side's scheme if left out."
     ),
 ]
+Deep = Annotated[
+    bool,
+    typer.Option(
+        "--deep",
+        help="Minutes to hours more: in fp32 every absmax and every ratio of power-of-two scales, in bf16 all groups "
+        "of two-level scales.",
+    ),
+]
 Check = Annotated[Path | None, typer.Option("--check", metavar="FILE", help="Make a stored certificate again.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the certificate there.")]
 Threads = Annotated[int | None, typer.Option("--threads", metavar="N", help="CPU threads; the free cores if left out.")]
@@ -32,6 +40,7 @@ def certify(
     b: SideName = None,
     dtype: Dtype = "bf16",
     like: Like = None,
+    deep: Deep = False,
     check: Check = None,
     output: Output = None,
     threads: Threads = None,
@@ -50,20 +59,30 @@ def certify(
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where a callable's module is looked for, as `python -m` does
     if check is not None:
-        if a is not None or b is not None or output is not None:
+        if a is not None or b is not None or output is not None or deep:
             raise InputError(
-                "--check with more to do", expected="--check FILE and no sides", fix="drop A, B and -o, or --check"
+                "--check with more to do",
+                expected="--check FILE and no sides",
+                fix="drop A, B, -o and --deep, or --check",
             )
         return _check_again(check, threads, as_json=as_json)
     if a is None or b is None:
         raise InputError(
             f"{'one side' if a else 'no sides'}", expected="two: A and B", fix="see `quantaudit certify --help`"
         )
-    return _certify(a, b, dtype, like, output, threads, as_json=as_json)
+    return _certify(a, b, dtype, like, output, threads, is_deep=deep, as_json=as_json)
 
 
 def _certify(
-    a: str, b: str, dtype: str, like: str | None, output: Path | None, threads: int | None, *, as_json: bool
+    a: str,
+    b: str,
+    dtype: str,
+    like: str | None,
+    output: Path | None,
+    threads: int | None,
+    *,
+    is_deep: bool,
+    as_json: bool,
 ) -> int:
     from quantaudit.api import certify as certify_pair
     from quantaudit.api import check_output
@@ -74,7 +93,7 @@ def _certify(
     if output is not None:
         check_output(output.parent)
     with StageProgress() as progress:
-        certificate = certify_pair(a, b, dtype=dtype, like=like, threads=threads, progress=progress)
+        certificate = certify_pair(a, b, dtype=dtype, like=like, deep=is_deep, threads=threads, progress=progress)
     if output is not None:
         write_atomically(output, certificate.to_json().encode())
     if as_json:

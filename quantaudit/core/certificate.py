@@ -17,6 +17,7 @@ class Level(StrEnum):
     """How far the enumeration reaches."""
 
     COMPLETE = "complete"  # every (statistic, value) pair of the input dtype
+    FACTORED = "factored"  # every statistic with its scale, and every value under every scale, one after the other
     BOUNDARY = "boundary"  # every statistic and value at which the code can change, and their neighbours
     DECODE_ONLY = "decode only"  # every code under every scale; encoding sampled
     CONDITIONAL = "conditional"  # sampled on whole tensors: the result depends on more than one number
@@ -36,10 +37,11 @@ class BlockKind(StrEnum):
 
     ORDINARY = "ordinary"
     ZERO = "zero"  # every value is +0 or -0
-    SUBNORMAL = "subnormal"  # the scale, absmax / largest element, is below the smallest normal number
+    SUBNORMAL = "subnormal"  # the scale, or the smallest element times the scale, is no normal number
     SATURATING = "saturating"  # absmax is in the last binade: a scale rounded up may decode to infinity
     INFINITE = "infinite"
     NAN = "not a number"
+    PARTIAL = "partial"  # cut off at the edge of a matrix
 
 
 class Number(Frozen):
@@ -56,13 +58,11 @@ class Differing(Frozen):
         scales: Statistics whose stored scales differ, as numbers.
         codes: Pairs whose codes differ.
         values: Pairs whose decoded values differ; +0 equals -0, and NaN equals NaN.
-        zero_signs: Pairs that decode to zeros of different sign, which are no difference in value.
     """
 
     scales: int | None
     codes: int | None
     values: int
-    zero_signs: int
 
 
 class Counterexample(Frozen):
@@ -78,6 +78,7 @@ class Counterexample(Frozen):
         b_code: Of the second.
         a_value: Decoded value of the first side.
         b_value: Of the second.
+        matrix_absmax: Absolute maximum of the whole matrix, where the scale depends on that too.
     """
 
     part: str
@@ -89,15 +90,29 @@ class Counterexample(Frozen):
     b_code: int | None
     a_value: Number
     b_value: Number
+    matrix_absmax: Number | None = None
 
 
 class BlockSection(Frozen):
-    """One kind of special block: how many inputs, how many differ, and the first."""
+    """One kind of special block: how many inputs, how many differ, and the first.
+
+    Attributes:
+        kind: Which blocks.
+        num_pairs: Inputs compared.
+        differing: How many of them differ.
+        zero_signs: Inputs that decode to zeros of different sign, which is no difference in value.
+        counterexample: The first that differs.
+        a_refuses: Whether the first side refuses such input.
+        b_refuses: Whether the second does.
+    """
 
     kind: BlockKind
     num_pairs: int
     differing: Differing
+    zero_signs: int = 0
     counterexample: Counterexample | None = None
+    a_refuses: bool = False
+    b_refuses: bool = False
 
 
 class Assumption(Frozen):
@@ -155,13 +170,23 @@ class SideRecord(Frozen):
 
 
 class Domain(Frozen):
-    """What was enumerated, and what was only sampled."""
+    """What was enumerated, and what was only sampled.
+
+    Attributes:
+        dtype: Of the inputs.
+        statistic: What of a group decides its scale.
+        num_statistics: How many were tried.
+        enumerated: What was tried without exception.
+        sampled: What was tried by example, or not at all.
+        deep: Whether the slow part was asked for.
+    """
 
     dtype: str
     statistic: str
     num_statistics: int
     enumerated: str
     sampled: tuple[str, ...]
+    deep: bool = False
 
 
 class Environment(Frozen):
@@ -189,6 +214,7 @@ class CertifiedPair(Frozen):
         identical: Whether every value is equal, in special blocks too, and that is proved.
         special_blocks: `identical`, `identical except special blocks`, `different`, or that nothing is proved.
         differing: Counts over ordinary blocks.
+        zero_signs: Inputs of ordinary blocks that decode to zeros of different sign, which is no difference in value.
         counterexample: First input that differs, ordinary blocks before special ones.
         rule: Field that separates the sides, if one was found.
         rules: All fields that do.
@@ -207,6 +233,7 @@ class CertifiedPair(Frozen):
     identical: bool
     special_blocks: Conclusion
     differing: Differing
+    zero_signs: int
     counterexample: Counterexample | None
     rule: RuleDifference | None
     rules: tuple[RuleDifference, ...]

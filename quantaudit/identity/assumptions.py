@@ -18,12 +18,14 @@ from quantaudit.core.certificate import Assumption
 from quantaudit.core.scheme import PerTensor, Scheme
 from quantaudit.identity.differences import bits_of, exact_number
 from quantaudit.identity.domain import BF16_INPUT, INPUTS, listed_block
+from quantaudit.identity.fast_reference import is_two_level
 from quantaudit.identity.observe import Grouped, is_signed, lay_out, observe, run_groups
 from quantaudit.identity.sides import Side
 from quantaudit.identity.structured_groups import Dominated, dominated_groups
 from quantaudit.identity.treads import tread_edges
 
 _ROLL = 5
+_ABOVE = 3  # exponent of the absmax of a matrix of two levels
 _SEED = 20260802
 
 
@@ -39,7 +41,9 @@ def check_assumptions(side: Side, dtype: torch.dtype, out_dtype: torch.dtype) ->
         return (_check_stairs(side, dtype, out_dtype),)
     scheme = side.scheme
     given = dominated_groups(scheme, dtype)
-    base = run_groups(side, given.groups_GN, scheme, out_dtype)
+    if is_two_level(scheme):
+        given = _below_one(given)
+    base = run_groups(side, given.groups_GN, scheme, out_dtype, _absmax_above(scheme, dtype))
     everything = torch.ones_like(given.groups_GN, dtype=torch.bool)
     tests = [
         ("repeatable", "One input always gives the same bits.", given.groups_GN, base, everything),
@@ -91,7 +95,8 @@ def _compare(
     where_GN: Tensor,
     out_dtype: torch.dtype,
 ) -> Assumption:
-    found = run_groups(side, groups_GN, side.scheme, out_dtype)
+    above = _absmax_above(side.scheme, groups_GN.dtype)
+    found = run_groups(side, groups_GN, side.scheme, out_dtype, above)
     differs_GN = (bits_of(found.values_GN) != bits_of(expected.values_GN)) & where_GN
     if found.codes_GN is not None and expected.codes_GN is not None:
         differs_GN |= (found.codes_GN != expected.codes_GN) & where_GN
@@ -121,7 +126,9 @@ def _check_stairs(side: Side, dtype: torch.dtype, out_dtype: torch.dtype) -> Ass
     inputs = INPUTS[dtype]
     step = 1 << (inputs.mantissa_bits - BF16_INPUT.mantissa_bits)
     ranks_B = torch.arange(inputs.rank_of_one, inputs.rank_of_one + (1 << inputs.mantissa_bits), step)
-    block = listed_block(ranks_B, tread_edges(side.scheme, ranks_B, inputs), inputs)
+    above = (inputs.rank_of_one + (_ABOVE << inputs.mantissa_bits)) if is_two_level(side.scheme) else None
+    edges_BM = tread_edges(side.scheme, ranks_B, inputs, matrix_rank=above)
+    block = listed_block(ranks_B, edges_BM, inputs, matrix_rank=above)
     climbed = observe(side, block, None, out_dtype)
     run = observe(side, block, lay_out(block, side.scheme, is_statistic_first=True), out_dtype)
     assert climbed.codes_BM is not None and run.codes_BM is not None
@@ -136,10 +143,25 @@ def _check_stairs(side: Side, dtype: torch.dtype, out_dtype: torch.dtype) -> Ass
     )
 
 
+def _below_one(given: Dominated) -> Dominated:
+    """Returns the groups moved by powers of two to maxima from 2^-8 to 1, so that a matrix can hold all of them."""
+    exponent_G = torch.frexp(given.groups_GN.float().abs().amax(1)).exponent
+    wanted_G = -(torch.arange(len(exponent_G)) % 9)
+    moved_GN = given.groups_GN.double() * torch.exp2((wanted_G - exponent_G).double()).unsqueeze(1)
+    return given._replace(groups_GN=moved_GN.to(given.groups_GN.dtype))
+
+
+def _absmax_above(scheme: Scheme, dtype: torch.dtype) -> Tensor | None:
+    """Returns an absmax of the matrix above all groups that are tried, where the scale depends on it."""
+    return torch.tensor([2.0**_ABOVE], dtype=dtype) if is_two_level(scheme) else None
+
+
 def _flipped(base: Grouped) -> Grouped:
-    return Grouped(*(None if part is None else part.flip(0) for part in base))  # type: ignore[arg-type]
+    scales_G = None if base.scales_G is None else base.scales_G.flip(0)
+    codes_GN = None if base.codes_GN is None else base.codes_GN.flip(0)
+    return base._replace(scales_G=scales_G, codes_GN=codes_GN, values_GN=base.values_GN.flip(0))
 
 
 def _rolled(base: Grouped) -> Grouped:
     codes = None if base.codes_GN is None else base.codes_GN.roll(_ROLL, 1)
-    return Grouped(base.scales_G, codes, base.values_GN.roll(_ROLL, 1))
+    return base._replace(codes_GN=codes, values_GN=base.values_GN.roll(_ROLL, 1))

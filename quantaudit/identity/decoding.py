@@ -86,7 +86,7 @@ def compare_decoding(sides: tuple[Side, Side], dtype: torch.dtype, tallies: Tall
         inputs=FP32_INPUT,
         ranks_B=grid.scales_B.view(torch.int32).to(torch.int64),
         is_negative=False,
-        bits_BM=bits_BM,
+        listed_BM=bits_BM,
         ladder=0,
     )
     masks = find_differences(a, b, torch.ones_like(bits_BM, dtype=torch.bool), with_codes=True)

@@ -18,6 +18,7 @@ from quantaudit.identity.outcome import Outcome
 
 VALUES, CODES, SCALES = "values", "codes", "scales"
 _WEIGHT = {VALUES: 2, CODES: 1, SCALES: 0}
+_WORD = 8  # bytes
 _SUBNORMAL_BELOW = 2.0**-126
 _SATURATING_FROM = 2.0**127
 
@@ -46,12 +47,14 @@ class Tallies:
 
     Attributes:
         largest: Largest element of the format; absmax / largest is the scale that decides what is subnormal.
+        smallest: Smallest positive element; that times the scale, where it is below 1, decides it too.
         by_kind: The counts.
         has_scales: Whether both sides show scales.
         has_codes: Whether both sides show codes in one numbering.
     """
 
     largest: float
+    smallest: float = 1.0
     has_codes: bool = True
     has_scales: bool = True
     by_kind: dict[BlockKind, Tally] = field(default_factory=dict)
@@ -67,7 +70,6 @@ class Tallies:
             scales=tally.scales if self.has_scales else None,
             codes=tally.codes if self.has_codes else None,
             values=tally.values,
-            zero_signs=tally.zero_signs,
         )
 
 
@@ -82,7 +84,7 @@ class Masks(NamedTuple):
 
 def add_block(tallies: Tallies, block: Block, a: Outcome, b: Outcome) -> None:
     """Counts one block."""
-    kinds = [kind_of(abs(value), tallies.largest) for value in block.statistics_B.tolist()]
+    kinds = [kind_of(abs(value), tallies.largest, tallies.smallest) for value in block.statistics_B.tolist()]
     for kind, count in zip(kinds, block.num_counted_B, strict=True):
         tally = tallies.of(kind)
         tally.num_pairs += count
@@ -97,20 +99,26 @@ def add_block(tallies: Tallies, block: Block, a: Outcome, b: Outcome) -> None:
         add_masks(tallies.of(kind), masks, rows_B, block, a, b)
 
 
-def kind_of(absmax: float, largest: float) -> BlockKind:
-    """Returns the kind of a group of finite values."""
+def kind_of(absmax: float, largest: float, smallest: float = 1.0) -> BlockKind:
+    """Returns the kind of a group of finite values.
+
+    Args:
+        absmax: Its largest magnitude.
+        largest: Largest element of the format.
+        smallest: Smallest positive element: what it decodes to may be subnormal where the scale is not.
+    """
     if absmax == 0:
         return BlockKind.ZERO
-    if absmax / largest < _SUBNORMAL_BELOW:
+    if absmax / largest * min(1.0, smallest) < _SUBNORMAL_BELOW:
         return BlockKind.SUBNORMAL
     return BlockKind.SATURATING if absmax >= _SATURATING_FROM else BlockKind.ORDINARY
 
 
 def is_same(a: Outcome, b: Outcome, *, with_codes: bool = True) -> bool:
     """Returns whether two outcomes are the same bits, quickly; scales of groups must agree with each other too."""
-    if a.values_BM.dtype != b.values_BM.dtype or not torch.equal(bits_of(a.values_BM), bits_of(b.values_BM)):
+    if a.values_BM.dtype != b.values_BM.dtype or not _is_equal(bits_of(a.values_BM), bits_of(b.values_BM)):
         return False
-    if with_codes and a.codes_BM is not None and b.codes_BM is not None and not torch.equal(a.codes_BM, b.codes_BM):
+    if with_codes and a.codes_BM is not None and b.codes_BM is not None and not _is_equal(a.codes_BM, b.codes_BM):
         return False
     return a.scales_BR is None or b.scales_BR is None or not _scales_differ(a.scales_BR, b.scales_BR).any()
 
@@ -138,6 +146,19 @@ def find_differences(a: Outcome, b: Outcome, is_counted_BM: Tensor, *, with_code
         differs_BM,
         is_other_BM & is_zero_BM,
     )
+
+
+def _is_equal(a_BM: Tensor, b_BM: Tensor) -> bool:
+    """Returns whether integers are equal, eight bytes at a time where they lie so: `torch.equal` takes one by one."""
+    if a_BM.dtype != b_BM.dtype:
+        return bool((a_BM == b_BM).all())
+    both = (a_BM, b_BM)
+    if a_BM.shape != b_BM.shape or not all(x.is_contiguous() and x.data_ptr() % _WORD == 0 for x in both):
+        return torch.equal(a_BM, b_BM)
+    left, right = (x.flatten().view(torch.uint8) for x in both)
+    whole = len(left) // _WORD * _WORD
+    words = (x[:whole].view(torch.int64) for x in (left, right))
+    return torch.equal(*words) and torch.equal(left[whole:], right[whole:])
 
 
 def bits_of(x: Tensor) -> Tensor:
@@ -196,6 +217,7 @@ def describe(part: str, row: int, at: int, block: Block, a: Outcome, b: Outcome)
         b_code=None if b.codes_BM is None else int(b.codes_BM[row, at]),
         a_value=number_of(a.values_BM[row, at]),
         b_value=number_of(b.values_BM[row, at]),
+        matrix_absmax=None if block.matrix_rank is None else number_of(block.matrix_absmax),
     )
 
 
@@ -205,7 +227,8 @@ def _scale_at(side: Outcome, other: Outcome, row: int) -> Number | None:
         return None
     scales_R = side.scales_BR[row]
     if other.scales_BR is not None:
-        differs_R = scales_R != other.scales_BR[row][:1]
+        others_R = other.scales_BR[row]
+        differs_R = scales_R != (others_R if others_R.shape == scales_R.shape else others_R[:1])
         if differs_R.any():
             return number_of(scales_R[differs_R][0].float())
     return number_of(scales_R[0].float())

@@ -6,7 +6,8 @@ zeros included: 2 (r + 1), which over all ranks of bf16 makes 32,640 x 32,641 = 
 
 A block is a few statistics of one binade with a row of values each. In a ladder every row is all ranks up to the
 largest of the block, first positive, then negative; what is beyond a row's own statistic is clamped to it and not
-counted.
+counted. A ladder may go on beyond the largest statistic, so that its length is a multiple of what a group holds. Its
+values are written only where somebody asks for them.
 
 Shape suffixes: B statistics, M values of a row, L ranks of a ladder.
 """
@@ -66,15 +67,38 @@ class Block:
         inputs: The input dtype.
         ranks_B: int64 ranks of the statistics.
         is_negative: Whether the statistics are negative (a signed statistic only).
-        bits_BM: Values as integers of `bits_dtype`, none beyond its row's statistic; repeats follow each other.
+        listed_BM: Values as integers of `bits_dtype`, none beyond its row's statistic; repeats follow each other.
+            `None` for ladders.
         ladder: L where the rows are ladders, else 0.
+        matrix_rank: Rank of the absolute maximum of the whole matrix, where the scale depends on that too.
     """
 
     inputs: InputNumbers
     ranks_B: Tensor
     is_negative: bool
-    bits_BM: Tensor
+    listed_BM: Tensor | None
     ladder: int
+    matrix_rank: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, and values of a row."""
+        return len(self.ranks_B), 2 * self.ladder if self.listed_BM is None else self.listed_BM.shape[1]
+
+    @property
+    def bits_BM(self) -> Tensor:
+        """The values as integers of `bits_dtype`; those of a ladder are written now."""
+        if self.listed_BM is not None:
+            return self.listed_BM
+        bits_BSL = torch.empty(len(self.ranks_B), 2, self.ladder, dtype=self.inputs.bits_dtype)
+        write_ladder(self, bits_BSL)
+        return bits_BSL.flatten(1)
+
+    @property
+    def matrix_absmax(self) -> Tensor:
+        """The absolute maximum of the whole matrix in the input dtype, [1]."""
+        assert self.matrix_rank is not None
+        return self.inputs.numbers(torch.tensor([self.matrix_rank]))
 
     @property
     def statistics_B(self) -> Tensor:
@@ -99,46 +123,80 @@ class Block:
         if self.ladder:
             is_counted_BL = torch.arange(self.ladder) <= self.ranks_B.unsqueeze(1)
             return torch.cat([is_counted_BL, is_counted_BL], dim=1)
-        is_new_BM = torch.ones_like(self.bits_BM, dtype=torch.bool)
-        is_new_BM[:, 1:] = self.bits_BM[:, 1:] != self.bits_BM[:, :-1]
+        bits_BM = self.bits_BM
+        is_new_BM = torch.ones_like(bits_BM, dtype=torch.bool)
+        is_new_BM[:, 1:] = bits_BM[:, 1:] != bits_BM[:, :-1]
         return is_new_BM
 
 
-def ladder_blocks(inputs: InputNumbers, *, is_negative: bool = False) -> Iterator[Block]:
-    """Yields every statistic of a 16-bit dtype with every admissible value, binades next to 1 first."""
+def write_ladder(block: Block, bits_BSX: Tensor) -> None:
+    """Writes the values of a ladder, positive ones and then negative ones.
+
+    Args:
+        block: A block of ladders.
+        bits_BSX: [B, 2, ...] of `bits_dtype`, any strides; the axes after the signs hold L values.
+    """
+    shape = bits_BSX.shape[2:]
+    # The last few of a ladder that is longer than the dtype are clamped like all that is beyond a statistic.
+    rank_X = torch.arange(block.ladder).clamp(max=torch.iinfo(block.inputs.bits_dtype).max)
+    limits_BX = block.ranks_B.to(block.inputs.bits_dtype).view(-1, *(1 for _ in shape))
+    positive_BX, negative_BX = bits_BSX.unbind(1)
+    torch.minimum(rank_X.to(block.inputs.bits_dtype).view(shape), limits_BX, out=positive_BX)
+    torch.bitwise_or(positive_BX, block.inputs.sign_bit, out=negative_BX)
+
+
+def ladder_blocks(inputs: InputNumbers, *, is_negative: bool = False, multiple: int = 1) -> Iterator[Block]:
+    """Yields every statistic of a 16-bit dtype with every admissible value, binades next to 1 first.
+
+    Args:
+        inputs: The dtype.
+        is_negative: Whether the statistics are negative.
+        multiple: Of which the length of a ladder is one.
+    """
     for binade in sorted(range(inputs.num_binades), key=lambda field: (abs(field - 127), field)):
         first = binade << inputs.mantissa_bits
         end = first + (1 << inputs.mantissa_bits)
         step = max(1, min(_MOST_STATISTICS, _BLOCK_VALUES // (2 * end)))
         for low in range(first, end, step):
-            yield ladder_block(torch.arange(low, min(low + step, end)), inputs, is_negative=is_negative)
+            ranks_B = torch.arange(low, min(low + step, end))
+            yield ladder_block(ranks_B, inputs, is_negative=is_negative, multiple=multiple)
 
 
-def ladder_block(ranks_B: Tensor, inputs: InputNumbers, *, is_negative: bool = False) -> Block:
+def ladder_block(
+    ranks_B: Tensor,
+    inputs: InputNumbers,
+    *,
+    is_negative: bool = False,
+    matrix_rank: int | None = None,
+    multiple: int = 1,
+) -> Block:
     """Returns the block of these statistics with all their values.
 
     Args:
         ranks_B: int64, ascending.
         inputs: A 16-bit dtype.
         is_negative: Whether the statistics are negative.
+        matrix_rank: Rank of the absolute maximum of the matrix, where that matters.
+        multiple: Of which the length of the ladder is one.
     """
-    ladder = int(ranks_B[-1]) + 1
-    rank_L = torch.arange(ladder, dtype=inputs.bits_dtype)
-    limits_B1 = ranks_B.to(inputs.bits_dtype).unsqueeze(1)
-    bits_BM = torch.empty(len(ranks_B), 2 * ladder, dtype=inputs.bits_dtype)
-    positive, negative = bits_BM.split(ladder, dim=1)
-    torch.minimum(rank_L, limits_B1, out=positive)
-    torch.bitwise_or(positive, inputs.sign_bit, out=negative)
     return Block(
         inputs=inputs,
         ranks_B=ranks_B,
         is_negative=is_negative,
-        bits_BM=bits_BM,
-        ladder=ladder,
+        listed_BM=None,
+        ladder=-(-(int(ranks_B[-1]) + 1) // multiple) * multiple,
+        matrix_rank=matrix_rank,
     )
 
 
-def listed_block(ranks_B: Tensor, signed_BM: Tensor, inputs: InputNumbers, *, is_negative: bool = False) -> Block:
+def listed_block(
+    ranks_B: Tensor,
+    signed_BM: Tensor,
+    inputs: InputNumbers,
+    *,
+    is_negative: bool = False,
+    matrix_rank: int | None = None,
+) -> Block:
     """Returns a block of chosen values.
 
     Args:
@@ -146,6 +204,7 @@ def listed_block(ranks_B: Tensor, signed_BM: Tensor, inputs: InputNumbers, *, is
         signed_BM: int64: r for +value of rank r, -1 - r for its negative; clamped to the statistic.
         inputs: The input dtype.
         is_negative: Whether the statistics are negative.
+        matrix_rank: Rank of the absolute maximum of the matrix, where that matters.
     """
     limits_B1 = ranks_B.unsqueeze(1)
     ordered_BM = torch.maximum(torch.minimum(signed_BM, limits_B1), -1 - limits_B1).sort(dim=1).values
@@ -154,6 +213,7 @@ def listed_block(ranks_B: Tensor, signed_BM: Tensor, inputs: InputNumbers, *, is
         inputs=inputs,
         ranks_B=ranks_B,
         is_negative=is_negative,
-        bits_BM=bits_BM.to(inputs.bits_dtype),
+        listed_BM=bits_BM.to(inputs.bits_dtype),
         ladder=0,
+        matrix_rank=matrix_rank,
     )

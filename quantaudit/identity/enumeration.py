@@ -22,6 +22,8 @@ def enumerate_blocks(
     tallies: Tallies,
     out_dtype: torch.dtype,
     progress: Progress,
+    *,
+    stage: str = "pairs",
 ) -> None:
     """Compares two sides over blocks.
 
@@ -32,9 +34,10 @@ def enumerate_blocks(
         tallies: Counts, which grow.
         out_dtype: Dtype of decoded values where a side leaves it open.
         progress: Told (stage, done, total).
+        stage: Name of the stage.
     """
     done = 0
-    progress("pairs", 0, total)
+    progress(stage, 0, total)
     for number, block in enumerate(blocks):
         # A signed statistic is that of the first of +a and -a, so the statistic must stand first.
         first = number % 2 == 0 or is_signed(sides[0].scheme) or is_signed(sides[1].scheme)
@@ -44,7 +47,7 @@ def enumerate_blocks(
         a, b = (observe(side, block, None if side.has_stairs else laid_out, out_dtype) for side in sides)
         add_block(tallies, block, a, b)
         done += sum(block.num_counted_B)
-        progress("pairs", done, total)
+        progress(stage, done, total)
 
 
 def _granularity_of(sides: tuple[Side, Side]) -> Scheme:

@@ -16,18 +16,23 @@ from torch import Tensor
 
 from quantaudit.core.scheme import LinearScale, Scheme, Statistic
 from quantaudit.identity.arrangement import Arrangement, arrange, collect, group_size, spread
-from quantaudit.identity.domain import BF16_INPUT, Block, InputNumbers
-from quantaudit.identity.fast_reference import Staircase, build_staircase, climb
+from quantaudit.identity.domain import BF16_INPUT, Block, InputNumbers, write_ladder
+from quantaudit.identity.fast_reference import Staircase, build_staircase, climb, quantize_few
 from quantaudit.identity.outcome import Outcome
 from quantaudit.identity.sides import Side
 
+_TOP_GROUPS = 16  # a row of a matrix of groups
+_LARGEST_FILLED = 256  # members of a group; of larger ones a ladder would hold too much that is not counted
+_FEW = 16  # values of a row for which no stairs are built
+
 
 class Grouped(NamedTuple):
-    """Results by group: scales [G], codes and values [G, N]."""
+    """Results by group: scales [G], codes and values [G, N]; of two levels the scale of the matrix [1] too."""
 
     scales_G: Tensor | None
     codes_GN: Tensor | None
     values_GN: Tensor
+    above_1: Tensor | None = None
 
 
 class LaidOut(NamedTuple):
@@ -43,23 +48,34 @@ def is_signed(scheme: Scheme) -> bool:
     return isinstance(scheme.scale, LinearScale) and scheme.scale.statistic is Statistic.SIGNED_ABSMAX
 
 
+def ladder_multiple(scheme: Scheme) -> int:
+    """Returns of which a ladder should be a multiple, so that it fills the groups of a scheme; 1 for large groups."""
+    size = group_size(scheme.granularity) or 1
+    return size - 1 if 1 < size <= _LARGEST_FILLED else 1
+
+
 def lay_out(block: Block, scheme: Scheme, *, is_statistic_first: bool) -> LaidOut:
     """Returns the groups of a block under the granularity of a scheme."""
-    num_rows, num_values = block.bits_BM.shape
+    num_rows, num_values = block.shape
     size = group_size(scheme.granularity) or 1 + num_values
     a_row = -(-num_values // (size - 1))
-    groups_BRN = torch.zeros(num_rows, a_row, size, dtype=block.inputs.dtype)
+    fills = block.ladder > 0 and block.ladder % (size - 1) == 0
+    make = torch.empty if fills else torch.zeros
+    groups_BRN = make(num_rows, a_row, size, dtype=block.inputs.dtype)
     where, rest = (0, slice(1, None)) if is_statistic_first else (size - 1, slice(None, -1))
     groups_BRN[..., where] = block.statistics_B.unsqueeze(1)
-    num_filled = a_row * (size - 1)
-    values_BM = block.values_BM
-    if num_filled != num_values:
-        values_BM = torch.nn.functional.pad(values_BM, (0, num_filled - num_values))
-    groups_BRN[..., rest] = values_BM.view(num_rows, a_row, size - 1)
+    if fills:
+        half = (num_rows, 2, a_row // 2, size)
+        write_ladder(block, groups_BRN.view(block.inputs.bits_dtype).view(half)[..., rest])
+    else:
+        values_BM = torch.nn.functional.pad(block.values_BM, (0, a_row * (size - 1) - num_values))
+        groups_BRN[..., rest] = values_BM.view(num_rows, a_row, size - 1)
     return LaidOut(groups_BRN.flatten(0, 1), a_row, is_statistic_first)
 
 
-def run_groups(side: Side, groups_GN: Tensor, scheme: Scheme, out_dtype: torch.dtype) -> Grouped:
+def run_groups(
+    side: Side, groups_GN: Tensor, scheme: Scheme, out_dtype: torch.dtype, matrix_absmax: Tensor | None = None
+) -> Grouped:
     """Runs a side on groups.
 
     Args:
@@ -67,25 +83,59 @@ def run_groups(side: Side, groups_GN: Tensor, scheme: Scheme, out_dtype: torch.d
         groups_GN: fp32 or bf16.
         scheme: Says which values of a matrix are a group.
         out_dtype: Dtype of decoded values, where the side leaves it open.
+        matrix_absmax: [1], for two levels: stands in groups of its own before the others.
     """
+    if matrix_absmax is not None:
+        return _run_below(side, groups_GN, scheme, out_dtype, matrix_absmax)
     where = arrange(len(groups_GN), groups_GN.shape[1], scheme.granularity)
     parts = [_run_matrix(side, matrix, where, out_dtype) for matrix in spread(groups_GN, where)]
-    if len(parts) == 1:
-        return parts[0]
-    scales, codes, values = zip(*parts, strict=True)
+    return parts[0] if len(parts) == 1 else join(parts)
+
+
+def join(parts: list[Grouped]) -> Grouped:
+    """Returns the results of several matrices as one; scales above those of groups are left out."""
+    scales, codes, values, _ = zip(*parts, strict=True)
     return Grouped(_joined(scales), _joined(codes), torch.cat(values))
 
 
 def observe(side: Side, block: Block, laid_out: LaidOut | None, out_dtype: torch.dtype) -> Outcome:
     """Returns what a side makes of a block: off stairs if `laid_out` is `None`, else by running it."""
+    if laid_out is None and not block.ladder and block.shape[1] <= _FEW:
+        return quantize_few(block, side.scheme, out_dtype)
     if laid_out is None:
         return climb(_stairs(side.scheme, block, out_dtype), block)
-    found = run_groups(side, laid_out.groups_GN, side.scheme, out_dtype)
-    num_rows = len(block.ranks_B)
+    absmax = None if block.matrix_rank is None else block.matrix_absmax
+    found = run_groups(side, laid_out.groups_GN, side.scheme, out_dtype, absmax)
     return Outcome(
-        scales_BR=None if found.scales_G is None else found.scales_G.view(num_rows, laid_out.groups_a_row),
-        codes_BM=None if found.codes_GN is None else _values_of(found.codes_GN, block, laid_out).to(torch.int16),
+        scales_BR=_scales_of(found, laid_out),
+        codes_BM=None if found.codes_GN is None else _values_of(found.codes_GN, block, laid_out),
         values_BM=_values_of(found.values_GN, block, laid_out),
+    )
+
+
+def _scales_of(found: Grouped, laid_out: LaidOut) -> Tensor | None:
+    """Returns scales by row; for two levels lowest and highest of a row's groups, and that of the matrix."""
+    if found.scales_G is None:
+        return None
+    scales_BR = found.scales_G.view(-1, laid_out.groups_a_row)
+    if found.above_1 is None:
+        return scales_BR
+    above_B = found.above_1.expand(len(scales_BR))
+    return torch.stack([scales_BR.amin(1), scales_BR.amax(1), above_B], dim=1)
+
+
+def _run_below(side: Side, groups_GN: Tensor, scheme: Scheme, out_dtype: torch.dtype, matrix_absmax: Tensor) -> Grouped:
+    """Runs groups in a matrix of that absolute maximum, which fills up its first row."""
+    size = groups_GN.shape[1]
+    top_KN = groups_GN.new_zeros(_TOP_GROUPS - len(groups_GN) % _TOP_GROUPS, size)
+    top_KN[:, 0] = matrix_absmax
+    found = run_groups(side, torch.cat([top_KN, groups_GN]), scheme, out_dtype)
+    kept = slice(len(top_KN), None)
+    return Grouped(
+        None if found.scales_G is None else found.scales_G[kept],
+        None if found.codes_GN is None else found.codes_GN[kept],
+        found.values_GN[kept],
+        found.above_1,
     )
 
 
@@ -96,6 +146,7 @@ def _run_matrix(side: Side, matrix: Tensor, where: Arrangement, out_dtype: torch
         None if produced.scales is None else produced.scales.reshape(-1),
         None if produced.codes is None else collect(produced.codes, one),
         collect(produced.values, one),
+        None if produced.above is None else produced.above.reshape(1),
     )
 
 
@@ -106,16 +157,25 @@ def _joined(parts: tuple[Tensor | None, ...]) -> Tensor | None:
 
 def _values_of(results_GN: Tensor, block: Block, laid_out: LaidOut) -> Tensor:
     """Returns the results of the values, without those of the statistics and of the filling."""
-    num_rows, num_values = block.bits_BM.shape
+    num_rows, num_values = block.shape
     size = results_GN.shape[1]
     rest = slice(1, None) if laid_out.is_statistic_first else slice(None, -1)
-    return results_GN[:, rest].reshape(num_rows, laid_out.groups_a_row * (size - 1))[:, :num_values]
+    values_BM = results_GN[:, rest].reshape(num_rows, laid_out.groups_a_row * (size - 1))[:, :num_values]
+    return values_BM.contiguous()  # two outcomes are compared in a third of the time then
 
 
 def _stairs(scheme: Scheme, block: Block, out_dtype: torch.dtype) -> Staircase:
     """Returns the stairs of a block, those of a ladder cut out of the stairs of its whole binade."""
-    if not block.ladder or int((block.ranks_B[-1] ^ block.ranks_B[0]) >> BF16_INPUT.mantissa_bits):
-        return build_staircase(block.ranks_B, scheme, block.inputs, out_dtype, is_negative=block.is_negative)
+    spans = int((block.ranks_B[-1] ^ block.ranks_B[0]) >> BF16_INPUT.mantissa_bits)
+    if not block.ladder or block.matrix_rank is not None or spans:
+        return build_staircase(
+            block.ranks_B,
+            scheme,
+            block.inputs,
+            out_dtype,
+            is_negative=block.is_negative,
+            matrix_rank=block.matrix_rank,
+        )
     binade = int(block.ranks_B[0]) >> BF16_INPUT.mantissa_bits
     whole = _binade_stairs(binade, scheme, BF16_INPUT, out_dtype, block.is_negative)
     own_B = block.ranks_B - (binade << BF16_INPUT.mantissa_bits)

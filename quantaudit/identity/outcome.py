@@ -16,7 +16,7 @@ class Outcome:
 
     Attributes:
         scales_BR: fp32, stored scales as numbers; `None` where the side does not show them.
-        codes_BM: int16 (two's complement for integers, else the bit pattern); `None` where the side does not show them.
+        codes_BM: int8 for integers, else uint8, the bit pattern; `None` where the side does not show them.
         values_BM: Decoded values, bf16 or fp32.
     """
 

@@ -56,6 +56,7 @@ def recheck(stored: Certificate, *, threads: int = 1, progress: Progress | None 
             pair.b,
             dtype=pair.domain.dtype,
             like=_like(pair),
+            deep=pair.domain.deep,
             threads=threads,
             progress=progress,
         ).pairs[0]

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from quantaudit import __version__
+from quantaudit.backends.library import caveat_of
 from quantaudit.backends.protocol import Backend, Origin
 from quantaudit.backends.registry import backend_names, load_backend
 from quantaudit.core.errors import InputError, MissingLibraryError, NotMeasuredError
 from quantaudit.core.scheme import DoubleQuantization, LinearScale, Scheme
-from quantaudit.identity.fast_reference import has_staircase
+from quantaudit.identity.fast_reference import has_staircase, is_two_level
 from quantaudit.identity.user_quantizer import UserQuantizer, load_user_quantizer
 from quantaudit.numerics import scales
 from quantaudit.numerics.catalogue import get_scheme
@@ -37,11 +38,15 @@ _PROBE = (128, 256)  # a matrix that every granularity divides
 
 
 class Produced(NamedTuple):
-    """What a side makes of one matrix: scales as fp32 numbers, codes as they are; `None` for what it does not show."""
+    """What a side makes of one matrix: scales as fp32 numbers, codes as they are; `None` for what it does not show.
+
+    `above` is the scale of the whole matrix where there are two levels.
+    """
 
     scales: Tensor | None
     codes: Tensor | None
     values: Tensor
+    above: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,6 +64,7 @@ class Side:
         is_scheme: Whether the scheme is its definition.
         has_stairs: Whether results may be read off stairs.
         departs: Known departures from the scheme.
+        caveat: What must be said of the version; empty if what is known of the library was tested with it.
         dtypes: Input dtypes.
         run: Quantizes a matrix; the dtype is that of decoded values where the side leaves it open.
         decode: Decodes codes and scales, if the side can do that alone.
@@ -75,6 +81,7 @@ class Side:
     is_scheme: bool
     has_stairs: bool = False
     departs: tuple[str, ...] = ()
+    caveat: str = ""
     dtypes: tuple[torch.dtype, ...] = INPUT_DTYPES
     run: Callable[[Tensor, torch.dtype], Produced]
     decode: Callable[[QuantizedTensor, torch.dtype], Tensor] | None = None
@@ -104,7 +111,7 @@ def open_sides(a: str, b: str, like: str | None = None) -> tuple[Side, Side]:
 
 def open_scheme(scheme: Scheme) -> Side:
     """Returns the side of a scheme."""
-    on_stairs = has_staircase(scheme)
+    on_stairs = has_staircase(scheme) or is_two_level(scheme)
     return Side(
         name=scheme.name,
         origin=Origin.CATALOGUE,
@@ -182,6 +189,7 @@ def _open_backend(name: str, backend: Backend, wanted: str) -> Side:
         scheme=_with_own_groups(get_scheme(offer.catalogue), backend, wanted, offer.dtypes[0]),
         is_scheme=False,
         departs=offer.departs,
+        caveat=caveat_of(backend),
         dtypes=offer.dtypes,
         run=partial(_run_backend, backend, wanted),
         decode=partial(_decode_backend, backend),
@@ -219,7 +227,7 @@ def _open_user(name: str, shape: Scheme) -> Side:
 
 def _run_eager(scheme: Scheme, weight: Tensor, dtype: torch.dtype) -> Produced:
     quantized = quantize(weight, scheme)
-    return Produced(stored_numbers(quantized), quantized.codes, dequantize(quantized, dtype))
+    return Produced(stored_numbers(quantized), quantized.codes, dequantize(quantized, dtype), _above(quantized))
 
 
 def _run_fused(scheme: Scheme, weight: Tensor, dtype: torch.dtype) -> Produced:
@@ -228,7 +236,7 @@ def _run_fused(scheme: Scheme, weight: Tensor, dtype: torch.dtype) -> Produced:
 
 def _run_backend(backend: Backend, wanted: str, weight: Tensor, dtype: torch.dtype) -> Produced:
     quantized = backend.quantize(weight, wanted)
-    return Produced(stored_numbers(quantized), quantized.codes, backend.dequantize(quantized))
+    return Produced(stored_numbers(quantized), quantized.codes, backend.dequantize(quantized), _above(quantized))
 
 
 def _decode_backend(backend: Backend, quantized: QuantizedTensor, dtype: torch.dtype) -> Tensor:
@@ -239,4 +247,8 @@ def _run_user(user: UserQuantizer, weight: Tensor, dtype: torch.dtype) -> Produc
     result = user(weight)
     if isinstance(result, Tensor):
         return Produced(None, None, result)
-    return Produced(stored_numbers(result), result.codes, dequantize(result, dtype))
+    return Produced(stored_numbers(result), result.codes, dequantize(result, dtype), _above(result))
+
+
+def _above(quantized: QuantizedTensor) -> Tensor | None:
+    return quantized.second_scales if is_two_level(quantized.scheme) else None

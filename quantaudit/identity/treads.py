@@ -20,18 +20,19 @@ _SEED = 20260803
 _BLOCK_VALUES = 1 << 20
 
 
-def tread_edges(scheme: Scheme, ranks_B: Tensor, inputs: InputNumbers) -> Tensor:
+def tread_edges(scheme: Scheme, ranks_B: Tensor, inputs: InputNumbers, *, matrix_rank: int | None = None) -> Tensor:
     """Returns for every statistic the first value of every tread and the one before, both signs, with zeros and itself.
 
     Args:
         scheme: One with stairs.
         ranks_B: int64 ranks of the statistics.
         inputs: The input dtype.
+        matrix_rank: Rank of the absmax of the matrix, for two levels.
 
     Returns:
         [B, M] int64 as `listed_block` takes them; unreachable ones are beyond the statistic.
     """
-    starts_BSK = build_staircase(ranks_B, scheme, inputs, torch.float32).starts_BSK
+    starts_BSK = build_staircase(ranks_B, scheme, inputs, torch.float32, matrix_rank=matrix_rank).starts_BSK
     first_BM = starts_BSK.flatten(1).clamp(max=inputs.num_ranks)
     own_B2 = torch.stack([ranks_B, torch.zeros_like(ranks_B)], dim=1)
     edges = torch.cat([first_BM, (first_BM - 1).clamp(min=0), own_B2], dim=1)

@@ -65,7 +65,7 @@ def _add_matrix(tallies: Tallies, matrix: Tensor, sides: tuple[Side, Side], prod
     a, b = (
         Outcome(
             scales_BR=p.scales.reshape(-1, 1) if p.scales is not None and has_equal_grids else None,
-            codes_BM=None if p.codes is None else grouped(p.codes).to(torch.int16),
+            codes_BM=None if p.codes is None else grouped(p.codes),
             values_BM=grouped(p.values),
         )
         for p in produced

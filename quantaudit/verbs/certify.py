@@ -21,6 +21,7 @@ def certify(
     *,
     dtype: str = "bf16",
     like: str | None = None,
+    deep: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
@@ -31,6 +32,8 @@ def certify(
         b: The same.
         dtype: Of the inputs: "bf16" or "fp32".
         like: Scheme whose groups a callable quantizes; that of the other side when `None`.
+        deep: Whether to try what takes minutes to hours too: in fp32 every absmax and every ratio of power-of-two
+            scales, in bf16 all groups of two-level scales.
         threads: CPU threads; the free cores when `None`.
         progress: Told (stage, done, total).
 
@@ -41,7 +44,9 @@ def certify(
         InputError: If a name or setting is wrong, or a callable does not behave.
         MissingLibraryError: If a library is not installed.
     """
-    return functions.certify(a, b, dtype=dtype, like=like, threads=_choose_threads(threads), progress=progress)
+    return functions.certify(
+        a, b, dtype=dtype, like=like, deep=deep, threads=_choose_threads(threads), progress=progress
+    )
 
 
 def check_certificate(path: str | Path, *, threads: int | None = None, progress: Progress | None = None) -> Recheck:

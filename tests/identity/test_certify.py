@@ -12,13 +12,15 @@ import torch
 from quantaudit.core.certificate import BlockKind, Certificate, CertifiedPair, Conclusion, Level
 from quantaudit.core.errors import InputError
 from quantaudit.core.verdict import ExitCode
-from quantaudit.identity import certify as verb
+from quantaudit.identity import levels
 from quantaudit.identity.assumptions import check_assumptions
 from quantaudit.identity.certify import certify
 from quantaudit.identity.decoding import can_decode, compare_decoding
 from quantaudit.identity.differences import Tallies, kind_of
 from quantaudit.identity.domain import BF16_INPUT, Block, ladder_block, ladder_blocks
 from quantaudit.identity.enumeration import enumerate_blocks
+from quantaudit.identity.findings import start_counting
+from quantaudit.identity.observe import observe
 from quantaudit.identity.recheck import read_certificate, recheck
 from quantaudit.identity.sides import open_sides
 from tests.identity.quantizers import PLANTED_ABSMAX, PLANTED_VALUE
@@ -42,7 +44,7 @@ def one_binade(a: str, b: str) -> Tallies:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `certify` try four blocks only: the wiring is what is tested then."""
-    monkeypatch.setattr(verb, "ladder_blocks", lambda inputs, is_negative=False: islice(ladder_blocks(inputs), 4))
+    monkeypatch.setattr(levels, "ladder_blocks", lambda inputs, **settings: islice(ladder_blocks(inputs), 4))
 
 
 def pair_of(certificate: Certificate) -> CertifiedPair:
@@ -67,7 +69,6 @@ def test_equal_quantizers_differ_nowhere() -> None:
             "scales": 0,
             "codes": 0,
             "values": 0,
-            "zero_signs": 0,
         }
 
 
@@ -105,13 +106,29 @@ def test_differences_are_counted_as_brute_force_counts_them() -> None:
     [
         (0.0, BlockKind.ZERO),
         (2.0**-126, BlockKind.SUBNORMAL),
-        (6.0 * 2.0**-126, BlockKind.ORDINARY),
+        (6.0 * 2.0**-126, BlockKind.SUBNORMAL),  # the scale is normal, half of it is not
+        (12.0 * 2.0**-126, BlockKind.ORDINARY),
         (1.99 * 2.0**126, BlockKind.ORDINARY),
         (2.0**127, BlockKind.SATURATING),
     ],
 )
 def test_special_blocks_are_told_by_their_absmax(absmax: float, kind: BlockKind) -> None:
-    assert kind_of(absmax, 6.0) is kind
+    assert kind_of(absmax, 6.0, 0.5) is kind
+
+
+def test_no_ordinary_block_decodes_to_a_subnormal_number() -> None:
+    for name in ("mxfp4-even", "nf4-b64", "fp4-b64", "int4-g32-div7", "mxfp8-e5m2-floor", "fp8-channel"):
+        sides = open_sides(name, name)
+        tallies = start_counting(sides)
+        smallest = next(x for x in range(1, 32_640) if kind_at(x, tallies) not in (BlockKind.ZERO, BlockKind.SUBNORMAL))
+        block = ladder_block(torch.tensor([smallest]), BF16_INPUT)
+        values = observe(sides[0], block, None, torch.float32).values_BM
+        assert float(values[values != 0].abs().min()) >= 2.0**-126
+
+
+def kind_at(rank: int, tallies: Tallies) -> BlockKind:
+    """Returns the kind of groups whose absmax has this rank."""
+    return kind_of(float(BF16_INPUT.numbers(torch.tensor(rank))), tallies.largest, tallies.smallest)
 
 
 def test_a_departure_in_special_blocks_only_has_its_own_conclusion() -> None:
@@ -162,7 +179,7 @@ def test_a_failing_premise_alone_keeps_a_pair_from_being_identical(monkeypatch: 
         first, *rest = checked(*arguments)  # type: ignore[arg-type]
         return (first.model_copy(update={"holds": False}), *rest)
 
-    monkeypatch.setattr(verb, "check_assumptions", fails)
+    monkeypatch.setattr(levels, "check_assumptions", fails)
     certificate = certify("mxfp4-even", "eager:mxfp4-even")
     assert certificate.conclusion is Conclusion.NOT_PROVED
     assert certificate.exit_code is ExitCode.INCONCLUSIVE
@@ -180,11 +197,13 @@ def test_a_side_that_refuses_nan_differs_there() -> None:
     pair = pair_of(certify("mxfp4-even", f"{MINE}:refuses_nan"))
     assert pair.special_blocks is Conclusion.EXCEPT_SPECIAL
     assert any("refuses" in note for note in pair.notes)
+    assert pair.rule is not None
+    assert (pair.rule.field, pair.rule.b_value) == ("special blocks: infinite", "refused")
 
 
 def test_whole_matrix_scales_are_never_proved_by_sampling() -> None:
-    assert certify("nvfp4", "eager:nvfp4").conclusion is Conclusion.NOT_PROVED
-    assert certify("nvfp4", "nvfp4").conclusion is Conclusion.IDENTICAL
+    assert certify("nvfp4", "eager:nvfp4", dtype="fp32").conclusion is Conclusion.NOT_PROVED
+    assert certify("nvfp4", "nvfp4", dtype="fp32").conclusion is Conclusion.IDENTICAL
 
 
 def test_a_side_that_only_decodes_is_compared_code_by_code() -> None:
@@ -288,3 +307,11 @@ def test_one_planted_pair_is_found_among_all() -> None:
     assert pair.counterexample is not None
     assert (pair.counterexample.statistic.value, pair.counterexample.value.value) == (PLANTED_ABSMAX, PLANTED_VALUE)
     assert any("No scheme" in note for note in pair.notes)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_version_that_was_not_tested_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "gguf 9.9: what is said of its quantizers was tested with another"
+    monkeypatch.setattr("quantaudit.identity.sides.caveat_of", lambda backend: said)
+    pair = pair_of(certify("mxfp4-floor-zero", "conventions:triton-mxfp4-down"))
+    assert pair.notes[0] == f"{said}."

@@ -1,0 +1,88 @@
+"""Both sides run over the factored domain of a two-level scale, and their differences counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from quantaudit.core.certificate import BlockKind
+from quantaudit.identity.differences import Tallies, add_masks, find_differences, is_same, kind_of
+from quantaudit.identity.domain import Block, InputNumbers
+from quantaudit.identity.enumeration import Progress
+from quantaudit.identity.observe import lay_out, observe
+from quantaudit.identity.outcome import Outcome
+from quantaudit.identity.sides import Side
+from quantaudit.identity.two_level_domain import scale_blocks, value_blocks, value_matrices
+
+
+def enumerate_factored(
+    sides: tuple[Side, Side],
+    inputs: InputNumbers,
+    tallies: Tallies,
+    out_dtype: torch.dtype,
+    progress: Progress,
+    *,
+    is_deep: bool,
+) -> None:
+    """Compares two sides of two levels: scales under every matrix absmax, then values under every scale.
+
+    Args:
+        sides: Both sides.
+        inputs: A 16-bit dtype.
+        tallies: Counts, which grow.
+        out_dtype: Dtype of decoded values where a side leaves it open.
+        progress: Told (stage, matrices done, matrices).
+        is_deep: Whether groups far below the matrix absmax are tried one and all.
+    """
+    scheme = sides[0].scheme
+    _run(sides, scale_blocks(scheme, inputs, is_deep=is_deep), "scales", inputs.num_ranks, tallies, out_dtype, progress)
+    num_matrices = len(value_matrices(scheme, inputs, is_deep=is_deep))
+    _run(sides, value_blocks(scheme, inputs, is_deep=is_deep), "values", num_matrices, tallies, out_dtype, progress)
+
+
+def _run(
+    sides: tuple[Side, Side],
+    blocks: Iterator[Block],
+    stage: str,
+    total: int,
+    tallies: Tallies,
+    out_dtype: torch.dtype,
+    progress: Progress,
+) -> None:
+    done, matrix_rank = 0, -1
+    progress(stage, 0, total)
+    for number, block in enumerate(blocks):
+        laid_out = None
+        if not all(side.has_stairs for side in sides):
+            laid_out = lay_out(block, sides[0].scheme, is_statistic_first=number % 2 == 0)
+        a, b = (observe(side, block, None if side.has_stairs else laid_out, out_dtype) for side in sides)
+        _count(tallies, block, a, b)
+        if block.matrix_rank != matrix_rank:
+            matrix_rank, done = block.matrix_rank or 0, done + 1
+            progress(stage, done, total)
+
+
+def _count(tallies: Tallies, block: Block, a: Outcome, b: Outcome) -> None:
+    """Counts one block, in which all groups that are not zero are of one kind."""
+    kind = kind_of(float(block.matrix_absmax), tallies.largest, tallies.smallest)
+    is_zero_B = block.ranks_B == 0
+    counts_B = _num_counted(block)
+    tallies.has_scales &= a.scales_BR is not None and b.scales_BR is not None
+    tallies.has_codes &= a.codes_BM is not None and b.codes_BM is not None
+    kinds = [(BlockKind.ZERO, is_zero_B), (kind, ~is_zero_B)]
+    for one, rows_B in kinds:
+        tally = tallies.of(one)
+        tally.num_pairs += int(counts_B[rows_B].sum())
+        tally.num_statistics += int(rows_B.sum())
+    if is_same(a, b, with_codes=tallies.has_codes):
+        return
+    masks = find_differences(a, b, block.mark_counted(), with_codes=tallies.has_codes)
+    for one, rows_B in kinds:
+        add_masks(tallies.of(one), masks, rows_B, block, a, b)
+
+
+def _num_counted(block: Block) -> Tensor:
+    """Returns how many different values a row has, [B]."""
+    return 2 * (block.ranks_B + 1) if block.ladder else block.mark_counted().sum(1)
