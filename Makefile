@@ -61,5 +61,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) -e '.[dev,hf]'
+	$(PIP) -e '.[dev,hf,trl]'
 	@touch $@

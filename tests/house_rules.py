@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": BELOW_6 | {"training"},
     "composition": BELOW_6 | {"training"},
     "registered": {"core", "numerics", "probes", "observers", "evaluation", "backends"},
-    "verbs": BELOW_6 | {"registered"},
+    "verbs": BELOW_6 | {"training", "composition", "registered"},
     "api": BELOW_6 | {"training", "composition", "registered", "verbs"},
     "cli": {"api", "reporting", "core"},
 }
@@ -70,6 +70,7 @@ IMPORTS_BY_STRING = {
     "api.py",
     "backends/__init__.py",
     "backends/registry.py",
+    "hooks/__init__.py",
     "numerics/__init__.py",
     "reporting/__init__.py",
 }
