@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from quantaudit.verbs.certify import certify, check_certificate
     from quantaudit.verbs.contract import check_contract
     from quantaudit.verbs.judge import judge
+    from quantaudit.verbs.recipe import run_recipe
+    from quantaudit.verbs.simulate import simulate_rl
+    from quantaudit.verbs.simulate_qat import simulate_qat
 
 __all__ = [
     "ContractCheck",
@@ -66,7 +69,10 @@ __all__ = [
     "note_earlier_audits",
     "open_probes",
     "render",
+    "run_recipe",
     "save",
+    "simulate_qat",
+    "simulate_rl",
 ]
 
 # What needs more libraries than an audit's inputs do is imported when it is first asked for.
@@ -81,6 +87,9 @@ _HOMES = {
     "fingerprint": "quantaudit.identity.fingerprint_path",
     "identify": "quantaudit.identity.identify_paths",
     "judge": "quantaudit.verbs.judge",
+    "run_recipe": "quantaudit.verbs.recipe",
+    "simulate_qat": "quantaudit.verbs.simulate_qat",
+    "simulate_rl": "quantaudit.verbs.simulate",
 }
 
 DEFAULT_RECIPE = "k3-w4a8"

@@ -47,7 +47,7 @@ from quantaudit.numerics.fused import fused_status
 _LADDER = ("int8-channel", "int4-g32-div7.5", "int3-g32", "int2-g32")
 _LADDER_GROUP = 32
 
-__all__ = ["Order", "Settings", "carry_out", "open_checkpoint"]
+__all__ = ["Order", "Settings", "audit_opened", "carry_out", "open_checkpoint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,20 @@ def carry_out(order: Order, progress: Progress) -> AuditReport:
     progress("open", 1, 2)
     lo = apply_recipe(hi, order.recipe) if order.recipe is not None else _open_lo(order, hi, device)
     progress("open", 2, 2)
+    return audit_opened(order, hi, lo, progress)
+
+
+def audit_opened(order: Order, hi: Realization, lo: Realization, progress: Progress) -> AuditReport:
+    """Runs the audit of two realizations that are open already.
+
+    Args:
+        order: What the report says about them, and how the audit is run. With a recipe and a source of lo, lo is
+            another model than hi, such as a trained one, under the recipe.
+        hi: The reference.
+        lo: The deployment, on the same device.
+        progress: Told (stage, done, total).
+    """
+    device = choose_device(order.device)
     names = [name for name, _ in matmuls(hi.model)]
     wanted = _wanted(order, hi, lo, names)
     expert = next(name for name in names if ".experts." in name)
@@ -194,7 +208,7 @@ def _may_be_equal(hi: Realization, lo: Realization) -> bool:
 
 def _describe_lo(order: Order, lo: Realization) -> RealizationInfo:
     if order.recipe is not None:
-        return _describe(lo, order.recipe.name, f"hi under recipe {order.recipe.name}")
+        return _describe(lo, order.recipe.name, f"{order.lo_source or 'hi'} under recipe {order.recipe.name}")
     source = order.lo_source or "lo"
     return _describe(lo, source, source)
 

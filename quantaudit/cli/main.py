@@ -21,8 +21,10 @@ from quantaudit.cli.identify import identify
 from quantaudit.cli.inspect import inspect
 from quantaudit.cli.judge import judge
 from quantaudit.cli.listing import list_kind, show
+from quantaudit.cli.recipe import recipe
 from quantaudit.cli.report import report
 from quantaudit.cli.run import run
+from quantaudit.cli.simulate import simulate
 from quantaudit.core.errors import InputError, NotMeasuredError
 
 # As `core.verdict.ExitCode`, which is not imported here: help waits for no data types. A test compares them.
@@ -60,6 +62,8 @@ app.command(short_help="Show which experts really are low-bit.")(inspect)
 app.command(short_help="Render a stored report again.")(report)
 app.command(short_help="Compare two stored reports.")(diff)
 app.add_typer(contract, name="contract", short_help="Check, show and list contracts.")
+app.add_typer(recipe, name="recipe", short_help="List, show and run recipes.")
+app.add_typer(simulate, name="simulate", short_help="Train with a check at every step.")
 app.command(name="list", short_help="List schemes, recipes, contracts and more.")(list_kind)
 app.command(short_help="Show the whole of a scheme, recipe or contract.")(show)
 

@@ -1,4 +1,4 @@
-"""The folders that travel with the package: recipes, contracts, and the embedded model.
+"""The folders that travel with the package: recipes, contracts, the embedded model, and its repaired twin.
 
 Recipes lie at the top of a checkout, where people look for them, and inside the package in a wheel; both places are
 known here and nowhere else.
@@ -38,6 +38,19 @@ def embedded_model_folder() -> Path:
         InputError: If the installation is incomplete.
     """
     return _first_folder("embedded model", _PACKAGE / "checkpoint" / "embedded")
+
+
+def repaired_model_folder(*, must_exist: bool = True) -> Path:
+    """Returns the folder of the embedded model after quantization-aware training, its experts packed.
+
+    Args:
+        must_exist: Whether a missing folder is an error; False for who is about to write it.
+
+    Raises:
+        InputError: If the installation is incomplete.
+    """
+    folder = _PACKAGE / "checkpoint" / "repaired"
+    return _first_folder("repaired model", folder) if must_exist else folder
 
 
 def _first_folder(what: str, *candidates: Path) -> Path:

@@ -20,6 +20,11 @@ from quantaudit.core.recipe_file import (
 )
 from quantaudit.core.resources import recipes_folder
 
+ROUNDED = ("fp8-block", "identity", "int2", "int3-g32", "int4-g32", "k3-w4a16", "k3-w4a8", "nf4", "nvfp4")
+REPAIRS = (
+    *("fp8-block-rl", "int2-qad", "int3-qad", "k2-int4-qat", "k3-mxfp4-w4a16-qat", "k3-mxfp4-w4a8-qat"),
+    *("mixed-precision-repair", "mxfp8-rl", "nvfp4-qad", "router-frozen", "safety-weighted-qad", "scale-learned"),
+)
 EXPERTS = [f"layers.3.experts.w{i}" for i in (1, 2, 3)]
 OTHERS = ["layers.3.shared_experts.w1", "layers.3.attn.q", "layers.0.mlp.w1", "layers.3.router", "layers.3.experts.w4"]
 GOOD_CLAUSE = '[[clauses]]\nname = "a"\nstage = "task"\nobserver = "accuracy"\n'
@@ -40,8 +45,8 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_recipes_and_contracts_are_listed() -> None:
-    wanted = ("fp8-block", "identity", "int2", "int3-g32", "int4-g32", "k3-w4a16", "k3-w4a8", "nf4", "nvfp4")
-    assert recipe_names() == wanted
+    assert set(recipe_names()) == set(ROUNDED + REPAIRS)
+    assert recipe_names() == tuple(sorted(recipe_names()))
     assert contract_names() == ("default", "recorded", "recorded-answers", "rl-rollout", "smoke", "strict")
 
 
@@ -52,6 +57,15 @@ def test_a_bundled_recipe_has_its_name_and_quantizes_routed_experts_only(name: s
     assert recipe.description
     assert not recipe.requantize
     assert [module for module in EXPERTS + OTHERS if recipe.rule_for(module)] == ([] if name == "identity" else EXPERTS)
+
+
+def test_the_repairs_train_and_the_others_round_to_nearest() -> None:
+    assert [name for name in recipe_names() if load_recipe(name).repair is not None] == sorted(REPAIRS)
+
+
+def test_a_repair_rounds_under_the_rules_of_a_plain_recipe() -> None:
+    pairs = {"k3-mxfp4-w4a8-qat": "k3-w4a8", "k3-mxfp4-w4a16-qat": "k3-w4a16", "nvfp4-qad": "nvfp4", "int2-qad": "int2"}
+    assert all(load_recipe(repair).rules == load_recipe(plain).rules for repair, plain in pairs.items())
 
 
 def test_only_identity_changes_nothing() -> None:

@@ -72,7 +72,12 @@ def test_facts_take_the_largest_share_of_any_family_at_every_step() -> None:
 def test_late_knowledge_is_drawn_from_the_late_stage_on() -> None:
     curriculum = Curriculum()
     parts = {part: build_world(part=part) for part in Part}
-    for step, found in ((0, {Part.EARLY}), (6499, {Part.EARLY}), (6500, {Part.EARLY, Part.LATE}), (8100, {Part.EARLY, Part.LATE})):
+    for step, found in (
+        (0, {Part.EARLY}),
+        (6499, {Part.EARLY}),
+        (6500, {Part.EARLY, Part.LATE}),
+        (8100, {Part.EARLY, Part.LATE}),
+    ):
         rng = Random(step)
         drawn = [_part_of(parts, curriculum, step, rng) for _ in range(50)]
         assert {part for part, world in parts.items() if any(world is one for one in drawn)} == found
