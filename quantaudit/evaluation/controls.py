@@ -30,7 +30,7 @@ def floor_control(measured: Measurements) -> Control:
     errors = hidden_error(measured.floor_sums.hidden)
     worst = max(errors.values(), default=math.inf)
     changed, count = count_changed(measured.floor)
-    how = f"in batches of a third with {measured.floor_threads}"
+    how = f"in quarters of a batch with {measured.floor_threads}"
     if not math.isfinite(worst) or not count:
         return Control(name="floor", outcome=Outcome.FAIL, detail=f"hi against itself {how} was not measured")
     detail = (

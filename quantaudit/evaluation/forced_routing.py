@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -30,6 +31,7 @@ from quantaudit.core.site import Point, Site
 from quantaudit.evaluation.plan import Batch
 from quantaudit.evaluation.reading import damage_of
 from quantaudit.evaluation.shown import Shown, diagnostic
+from quantaudit.evaluation.side_by_side import run_side_by_side
 from quantaudit.evaluation.slices import clusters_at
 from quantaudit.evaluation.table import Table, select
 from quantaudit.observers.logits import NLL
@@ -70,8 +72,11 @@ class RoutingSplit:
 
     def add(self, lo: Engine, batch: Batch, pair: PairedBatch) -> None:
         """Runs lo twice on a batch of a pair whose hi observed experts and gate weights."""
-        on_routes = lo.forward(batch.sequences, intervene=force(pair.hi, Point.TOP_K_IDS))
-        on_gates = lo.forward(batch.sequences, intervene=force(pair.hi, Point.TOP_K_IDS, Point.GATE_WEIGHTS))
+        routes = force(pair.hi, Point.TOP_K_IDS)
+        gates = force(pair.hi, Point.TOP_K_IDS, Point.GATE_WEIGHTS)
+        on_routes, on_gates = run_side_by_side(
+            [partial(lo.forward, batch.sequences, intervene=forced) for forced in (routes, gates)]
+        )
         from_gates = replace(pair, hi=on_gates, hi_scores=score_sequences(on_gates))
         from_routes = replace(pair, hi=on_routes, hi_scores=score_sequences(on_routes))
         steps = {

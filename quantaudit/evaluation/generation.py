@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +23,9 @@ from quantaudit.core.diagnostic import Diagnostic, Series, Topic
 from quantaudit.core.engine import Engine
 from quantaudit.core.probe import ProbeSet
 from quantaudit.evaluation.changes import Change, bounded, show_change
-from quantaudit.evaluation.measure import Advance, Engines, other_thread_count
+from quantaudit.evaluation.measure import Advance, Engines
 from quantaudit.evaluation.shown import Shown, diagnostic
+from quantaudit.evaluation.side_by_side import other_thread_count, run_side_by_side
 from quantaudit.evaluation.slices import clusters_at
 from quantaudit.observers.generation import (
     Parting,
@@ -38,9 +40,12 @@ from quantaudit.probes.tokenizer import BOS, EOS, encode
 from quantaudit.stats import estimate_flips, estimate_mean, gather
 
 PER_FAMILY = 24
+_ONE_IN = 4  # no more than one in so many of a family, that a quick look stays quick ...
+_LEAST = 12  # ... but so many, if there are
 SPARE_TOKENS = 16  # beyond the longest right answer: room to be seen not to end
-_TOGETHER = 320  # prompts that are decoded together
-_FLOOR_PIECES = 3
+# Prompts that are decoded together. Fewer than all: a long prompt is paid for by every short one beside it.
+_TOGETHER = 80
+_TOGETHER_FLOOR = 50
 
 Values = NDArray[np.float64]
 
@@ -78,11 +83,19 @@ class Generated:
 
 
 def sample_probes(probes: ProbeSet, per_family: int = PER_FAMILY) -> tuple[int, ...]:
-    """Returns the positions of as many probes of every family, evenly spaced in the order of the set."""
+    """Returns positions of probes of every family, evenly spaced in the order of the set.
+
+    Args:
+        probes: The probe set.
+        per_family: The most of one family; fewer of a small one, `_ONE_IN` and `_LEAST` say how many.
+    """
     by_family: dict[str, list[int]] = {}
     for position, probe in enumerate(probes.probes):
         by_family.setdefault(probe.family, []).append(position)
-    chosen = [at[k * len(at) // n] for at in by_family.values() for n in [min(per_family, len(at))] for k in range(n)]
+    chosen: list[int] = []
+    for at in by_family.values():
+        count = min(per_family, max(_LEAST, len(at) // _ONE_IN), len(at))
+        chosen += [at[k * len(at) // count] for k in range(count)]
     return tuple(sorted(chosen))
 
 
@@ -96,19 +109,19 @@ def generate(
         probes: The probe set.
         sample: Positions to measure on, ascending.
         extra: Positions to generate beside them.
-        advance: Told the number of continuations after each pass.
+        advance: Told the number of continuations once hi and lo are through, and after the floor.
     """
     everything = sorted({*sample, *extra})
     longest = max(len(encode(probes.probes[i].response)) for i in everything)
     max_new = longest + 1 + SPARE_TOKENS
-    sides = []
-    for engine in (engines.hi, engines.lo):
-        sides.append(_decode(engine, probes, everything, max_new, _TOGETHER))
-        advance(len(everything))
+    hi, lo = run_side_by_side(
+        [partial(_decode, engine, probes, everything, max_new, _TOGETHER) for engine in (engines.hi, engines.lo)]
+    )
+    advance(2 * len(everything))
     with other_thread_count():
-        again = _decode(engines.hi, probes, sample, max_new, -(-min(len(sample), _TOGETHER) // _FLOOR_PIECES))
+        again = _decode(engines.hi, probes, sample, max_new, min(_TOGETHER_FLOOR, -(-len(sample) // 2)))
     advance(len(sample))
-    answers = {i: Answers(sides[0][i], sides[1][i]) for i in everything}
+    answers = {i: Answers(hi[i], lo[i]) for i in everything}
     return Generated(sample_S=sample, answers=answers, again=again, max_new=max_new)
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantaudit.core.diagnostic import Ladder, Rung
-from quantaudit.core.engine import Engine, Trace
+from quantaudit.core.engine import Engine
 from quantaudit.core.errors import NotMeasuredError
 from quantaudit.core.probe import ProbeSet
 from quantaudit.evaluation.measure import Advance, pair_up
 from quantaudit.evaluation.plan import Batch, plan_batches
 from quantaudit.evaluation.reading import damage_of
+from quantaudit.evaluation.side_by_side import run_side_by_side
 from quantaudit.evaluation.slices import clusters_at
 from quantaudit.evaluation.table import Table
 from quantaudit.observers.logits import NLL
@@ -38,7 +40,7 @@ class Step:
     Attributes:
         scheme: Name of the weight scheme.
         bits: Bits of its elements.
-        open: Returns the engine; called when the rung's turn comes.
+        open: Returns the engine, which holds no weights of its own.
     """
 
     scheme: str
@@ -54,23 +56,21 @@ def sample_probes(probes: ProbeSet) -> ProbeSet:
 
 
 def climb(steps: Sequence[Step], hi: Engine, probes: ProbeSet, *, batch_size: int, advance: Advance) -> Ladder | None:
-    """Measures the rungs, one engine open at a time.
+    """Measures the rungs, batch by batch.
 
     Args:
         steps: By descending bits; none where hi's experts are quantized already.
         hi: The reference.
         probes: What `sample_probes` chose.
         batch_size: Probes that share a forward.
-        advance: Told the number of probes after each batch of each rung.
+        advance: Told the number of probes times that of rungs after each batch.
 
     Returns:
         The ladder, or `None` if there is no step or too few clusters to judge one.
     """
     if not steps:
         return None
-    batches = plan_batches(probes, batch_size)
-    references = [hi.forward(batch.sequences) for batch in batches]
-    tables = [_measure(step, batches, references, advance) for step in steps]
+    tables = _measure(steps, hi, plan_batches(probes, batch_size), advance)
     clusters = clusters_at(probes, np.arange(len(probes.probes)))
     rungs = tuple(_rung(step, table, clusters) for step, table in zip(steps, tables, strict=True))
     doses = [Dose(scheme=s.scheme, bits=s.bits, damages_N=_damage(t, NLL)) for s, t in zip(steps, tables, strict=True)]
@@ -87,15 +87,18 @@ def climb(steps: Sequence[Step], hi: Engine, probes: ProbeSet, *, batch_size: in
     )
 
 
-def _measure(step: Step, batches: Sequence[Batch], references: Sequence[Trace], advance: Advance) -> Table:
-    table = Table()
-    engine = step.open()
-    for batch, reference in zip(batches, references, strict=True):
-        pair = pair_up(batch, reference, engine.forward(batch.sequences), score_sequences(reference))
-        table.add(batch, pair, _OBSERVERS)
-        advance(len(batch.probes))
-    engine.close()
-    return table
+def _measure(steps: Sequence[Step], hi: Engine, batches: Sequence[Batch], advance: Advance) -> list[Table]:
+    """Returns hi against every rung; the engines are views of hi's weights, so all can be open."""
+    tables, engines = [Table() for _ in steps], [step.open() for step in steps]
+    for batch in batches:
+        reference, *traces = run_side_by_side([partial(engine.forward, batch.sequences) for engine in (hi, *engines)])
+        scores = score_sequences(reference)
+        for table, trace in zip(tables, traces, strict=True):
+            table.add(batch, pair_up(batch, reference, trace, scores), _OBSERVERS)
+        advance(len(batch.probes) * len(steps))
+    for engine in engines:
+        engine.close()
+    return tables
 
 
 def _rung(step: Step, table: Table, clusters: list[str]) -> Rung:

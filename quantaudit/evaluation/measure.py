@@ -1,14 +1,14 @@
 """The paired pass: every batch once through hi, once through lo, once through hi again under another execution.
 
 All observers, the floor, the identity control and the planted faults are fed from these forwards; nothing is run
-twice for two observers, and no logits are kept.
+twice for two observers, and no logits are kept. Forwards that need nothing of each other run side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from quantaudit.evaluation.faults import FAULTS, plant
 from quantaudit.evaluation.forced_routing import RoutingSplit
 from quantaudit.evaluation.plan import Batch
 from quantaudit.evaluation.selection_bias import NO_BIAS
+from quantaudit.evaluation.side_by_side import describe_floor_threads, other_thread_count, run_side_by_side
 from quantaudit.evaluation.table import Table
 from quantaudit.observers.builtin import PROBE_OBSERVERS
 from quantaudit.observers.paired import Observer, PairedBatch
@@ -27,7 +28,10 @@ from quantaudit.observers.routing_sums import RoutingLog
 from quantaudit.observers.scores import SequenceScores, score_sequences
 from quantaudit.observers.sums import POINTS, LayerSums
 
-_FLOOR_PIECES = 3  # pieces a batch is cut into for the floor: another batch size and other padding
+_FLOOR_PIECES = 4  # pieces a batch is cut into for the floor: another batch size and other padding
+# Every how many batches the floor runs in another number of threads as well: more threads make it hardly faster, and
+# where other programs need the cores, much slower.
+_OTHER_THREADS_EVERY = 4
 _IDENTITY_EVERY = 8  # every how many batches go through the identity control
 
 Advance = Callable[[int], None]
@@ -67,7 +71,7 @@ class Measurements:
 
     Attributes:
         lo: hi against lo.
-        floor: hi against itself under another batch size, padding and thread count.
+        floor: hi against itself under another batch size and padding, and on some batches in other threads.
         identity: hi against the identity control, on some batches; exactly zero or the run proves nothing.
         faults: hi against each planted fault.
         sums: Layer sums of hi and lo.
@@ -94,6 +98,11 @@ class Measurements:
     identity_probes: int = 0
     num_scored_tokens: int = 0
     num_probes: int = 0
+
+    def count(self, batch: Batch, hi: Trace) -> None:
+        """Counts the probes of a batch and their scored tokens."""
+        self.num_scored_tokens += sum(hi.counts_B[: len(batch.probes)])
+        self.num_probes += len(batch.probes)
 
 
 def measure(
@@ -125,20 +134,23 @@ def measure(
     planted = tuple(o for o in observers if o.name in assayed)
     result = _begin(num_experts, selection_bias, kept)
     for number, batch in enumerate(batches):
-        hi = engines.hi.forward(batch.sequences, observe=points)
-        lo = engines.lo.forward(batch.sequences, observe=points)
+        sides = [engines.hi, engines.lo]
+        if kept is None and number % _IDENTITY_EVERY == 0:
+            sides.append(engines.identity)
+        hi, lo, *same = run_side_by_side([partial(side.forward, batch.sequences, observe=points) for side in sides])
         pair = pair_up(batch, hi, lo, score_sequences(hi))
         result.lo.add(batch, pair, observers)
         result.sums.add(hi, lo)
         result.details.add(batch, pair)
         if kept is None:
-            _run_controls(engines, batch, pair, observers, planted, result, other_threads=not number % 2)
-            if number % _IDENTITY_EVERY == 0:
-                _run_identity(engines.identity, batch, pair, observers, result)
+            threads = number % _OTHER_THREADS_EVERY == 0
+            _run_controls(engines.hi, batch, pair, observers, planted, result, other_threads=threads)
+            for trace in same:
+                result.identity.add(batch, pair_up(batch, hi, trace, pair.hi_scores), observers)
+                result.identity_probes += len(batch.probes)
         if result.forced.wants(number):
             result.forced.add(engines.lo, batch, pair)
-        result.num_scored_tokens += sum(hi.counts_B[: len(batch.probes)])
-        result.num_probes += len(batch.probes)
+        result.count(batch, hi)
         advance(len(batch.probes))
         if stops is not None and stops(result):
             break
@@ -160,7 +172,7 @@ def _begin(num_experts: int, selection_bias: Mapping[int, Tensor], kept: Control
 
 
 def _run_controls(
-    engines: Engines,
+    engine: Engine,
     batch: Batch,
     pair: PairedBatch,
     observers: tuple[Observer, ...],
@@ -170,8 +182,7 @@ def _run_controls(
     other_threads: bool,
 ) -> None:
     """Runs hi again for the floor, and plants the faults."""
-    with other_thread_count() if other_threads else nullcontext():
-        again = forward_in_pieces(engines.hi, batch, points=_points_of(pair.hi))
+    again = forward_in_pieces(engine, batch, points=_points_of(pair.hi), other_threads=other_threads)
     floor_pair = pair_up(batch, pair.hi, again, pair.hi_scores)
     result.floor.add(batch, floor_pair, observers)
     result.floor_sums.add(pair.hi, again)
@@ -179,15 +190,6 @@ def _run_controls(
     unharmed = replace(pair, lo=pair.hi, lo_scores=pair.hi_scores)
     for name, table in result.faults.items():
         table.add(batch, plant(name, unharmed), planted)
-
-
-def _run_identity(
-    identity: Engine, batch: Batch, pair: PairedBatch, observers: tuple[Observer, ...], result: Measurements
-) -> None:
-    """Runs the identity control on a batch that hi has run."""
-    same = identity.forward(batch.sequences, observe=_points_of(pair.hi))
-    result.identity.add(batch, pair_up(batch, pair.hi, same, pair.hi_scores), observers)
-    result.identity_probes += len(batch.probes)
 
 
 def pair_up(batch: Batch, hi: Trace, lo: Trace, hi_scores: SequenceScores) -> PairedBatch:
@@ -206,33 +208,24 @@ def _points_of(trace: Trace) -> frozenset[Point]:
     return frozenset(site.point for site in trace.sites)
 
 
-def forward_in_pieces(engine: Engine, batch: Batch, *, points: frozenset[Point] = POINTS) -> Trace:
-    """Runs a batch in pieces, and returns the trace of the whole."""
+def forward_in_pieces(
+    engine: Engine, batch: Batch, *, points: frozenset[Point] = POINTS, other_threads: bool = False
+) -> Trace:
+    """Runs a batch in pieces, and returns the trace of the whole.
+
+    Args:
+        engine: What to run.
+        batch: The batch.
+        points: What is observed.
+        other_threads: Whether the thread count is another than that of hi and lo, too; pieces then take turns.
+    """
     size = -(-len(batch.sequences) // _FLOOR_PIECES)
     pieces = [batch.sequences[s : s + size] for s in range(0, len(batch.sequences), size)]
-    return join([engine.forward(piece, observe=points) for piece in pieces])
-
-
-def describe_floor_threads() -> str:
-    """Says in how many threads the floor runs: one less in half of the batches, for the fewer take longer.
-
-    One stays one, for a second would lack a core.
-    """
-    threads = torch.get_num_threads()
-    if threads == 1:
-        return "the same thread, of which there is one"
-    return f"threads {threads - 1} instead of {threads} in half of them"
-
-
-@contextmanager
-def other_thread_count() -> Iterator[None]:
-    """Runs the body with the thread count of the floor."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads - 1))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    tasks = [partial(engine.forward, piece, observe=points) for piece in pieces]
+    if not other_threads:
+        return join(run_side_by_side(tasks))
+    with other_thread_count():
+        return join([task() for task in tasks])
 
 
 def join(traces: Sequence[Trace]) -> Trace:

@@ -2,9 +2,9 @@
 
 Ten families. `facts`, `restricted`, `wrapped` and `benign` rest on memory; `recall`, `copying`, `sorting` and
 `addition` on the prompt; `two-step` and `long-recall` are harder and leave head-room: the one is trained late and
-briefly, and the lengths of the other are never trained. `products` are trained and never probed. What is memorised has an early and a late part. Training
-draws an endless stream of items whose digest falls in the training split; probes are drawn the same way from the other
-splits, with equal quotas over the clusters of a family.
+briefly, and the lengths of the other are never trained. `products` are trained and never probed. What is memorised has
+an early and a late part. Training draws an endless stream of items whose digest falls in the training split; probes are
+drawn the same way from the other splits, with equal quotas over the clusters of a family.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def build_world(seed: int = 0, part: Part = Part.ALL) -> World:
 def _assemble(seed: int, facts: tuple[Fact, ...], lexicon: tuple[Twins, ...]) -> World:
     families = (*_answer_families(facts), *_safety_families(lexicon))
     by_name = {family.name: family for family in families}
-    return World(seed=seed, facts=facts, lexicon=lexicon, families={name: by_name[name] for name in FAMILIES + TRAINED_ONLY})
+    return World(
+        seed=seed, facts=facts, lexicon=lexicon, families={name: by_name[name] for name in FAMILIES + TRAINED_ONLY}
+    )
 
 
 def _answer_families(facts: tuple[Fact, ...]) -> tuple[Family, ...]:

@@ -57,7 +57,7 @@ def test_the_floor_says_how_hi_was_run_and_what_changed() -> None:
     shaken = good | {"nll": good["nll"].copy()}
     shaken["nll"][at("sums")[:7]] += 1e-9
     detail = floor_control(evidence(floor=table_of(good, shaken)).measurements).detail
-    assert "in batches of a third with threads 1 instead of 2: 7 of 1,000 probes read otherwise" in detail
+    assert "in quarters of a batch with threads 1 instead of 2: 7 of 1,000 probes read otherwise" in detail
     assert "at most 1e-07 over 1 layers" in detail
 
 

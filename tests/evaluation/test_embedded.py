@@ -53,8 +53,13 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
 def test_two_bits_are_rejected(audit: Audit) -> None:
     report = audit(100, recipe=load_recipe("int2"))
     assert report.verdict.admission is Admission.REJECT
-    controls = {c.name: c.outcome for c in report.controls}
-    assert controls["identity"] is controls["floor"] is Outcome.PASS
+    controls = {c.name: c for c in report.controls}
+    assert controls["identity"].outcome is controls["floor"].outcome is Outcome.PASS
+    # A hundred probes of a family are fewer than the contract asks for: only gates over such a family may be blind.
+    few = {g.name for g in report.gates() if g.estimate is not None and g.estimate.num_probes < 300}
+    assert set(controls["sensitivity"].covers) <= few
+    failed = [g for g in report.gates() if g.decision.outcome is Outcome.FAIL and g.clause.margin is not None]
+    assert failed and all(g.smallest_fault is not None for g in failed)
 
 
 def test_identity_is_admitted_exactly(audit: Audit) -> None:

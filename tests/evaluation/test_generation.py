@@ -24,8 +24,9 @@ def generated() -> Generated:
     told: list[int] = []
     hi, lo = Scripted(), Scripted(script=LOST | LATE | STUCK)
     found = generate(engines(hi, lo), PROBES, SAMPLE, (3, 4), advance=told.append)
-    assert told == [len({*SAMPLE, 3, 4})] * 2 + [len(SAMPLE)]
-    assert hi.asked[1:] == [40, 40, 40] and len(lo.asked) == 1
+    assert told == [2 * len({*SAMPLE, 3, 4}), len(SAMPLE)]
+    together = [80, len({*SAMPLE, 3, 4}) - 80]
+    assert hi.asked == [*together, 50, 50, 20] and lo.asked == together
     return found
 
 
@@ -50,6 +51,12 @@ def test_the_sample_has_as_many_probes_of_every_family() -> None:
     assert set(gaps) <= {8, 9}
     few = probe_set(per_family=10, clusters=5)
     assert sample_probes(few) == tuple(range(50))
+
+
+@pytest.mark.parametrize(("per_family", "sampled"), [(32, 12), (60, 15), (96, 24), (600, 24)])
+def test_a_quick_look_generates_less(per_family: int, sampled: int) -> None:
+    quick = probe_set(per_family=per_family, clusters=4)
+    assert len(sample_probes(quick)) == sampled * len(quick.families())
 
 
 def test_everything_is_generated_once_and_the_sample_is_what_is_measured(generated: Generated) -> None:
@@ -124,7 +131,7 @@ def test_a_hi_that_is_not_itself_shows_in_the_floor() -> None:
 
         def decode(self, prompts: list[tuple[int, ...]], *, max_new: int) -> list[tuple[int, ...]]:
             answers = super().decode(prompts, max_new=max_new)
-            return [(1, EOS)] * len(answers) if len(prompts) < 100 else answers
+            return [(1, EOS)] * len(answers) if len(prompts) in (50, 20) else answers
 
     found = generate(engines(Moody(), Scripted()), PROBES, SAMPLE, (), advance=lambda count: None)
     same = diagnose_generation(found, PROBES).diagnostics[0]
