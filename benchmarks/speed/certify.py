@@ -3,7 +3,8 @@
     python benchmarks/speed/certify.py [--threads 2] [--library torchao:mxfp4-even] [-o reports/runs/speed_certify.json]
 
 The predictions below are printed before anything is timed. Compiling is timed apart: it happens once for a machine.
-What a library needs itself is measured in the same run, on the same groups, without reference and comparison.
+What a library needs itself is measured in the same run, block by block in turn with the certificate, on the same values
+without the statistics that the certificate adds to every group, and without reference and comparison.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import torch
 
 from quantaudit.core.certificate import BlockKind
 from quantaudit.core.serial import Frozen, write_atomically
+from quantaudit.identity.arrangement import group_size
 from quantaudit.identity.differences import Tallies
 from quantaudit.identity.domain import BF16_INPUT, ladder_blocks
 from quantaudit.identity.enumeration import enumerate_blocks
-from quantaudit.identity.observe import lay_out, run_groups
+from quantaudit.identity.findings import start_counting
+from quantaudit.identity.observe import ladder_multiple, lay_out, run_groups
 from quantaudit.identity.sides import Side, open_sides
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +80,7 @@ class Timer:
 def compile_first(side: Side) -> float:
     """Runs a side once for each dtype of layout it will meet; returns the seconds."""
     timer = Timer()
-    for block in islice(ladder_blocks(BF16_INPUT), 2):
+    for block in islice(ladder_blocks(BF16_INPUT, multiple=ladder_multiple(side.scheme)), 2):
         laid_out = lay_out(block, side.scheme, is_statistic_first=True)
         run_groups(side, laid_out.groups_GN, side.scheme, torch.bfloat16)
     return timer.read()[0]
@@ -85,22 +88,32 @@ def compile_first(side: Side) -> float:
 
 def certify_blocks(sides: tuple[Side, Side], count: int | None) -> Tallies:
     """Compares two sides on the first blocks, or on all."""
-    tallies = Tallies(largest=sides[0].scheme.element.max)
-    blocks = islice(ladder_blocks(BF16_INPUT), count)
+    tallies = start_counting(sides)
+    blocks = islice(ladder_blocks(BF16_INPUT, multiple=ladder_multiple(sides[0].scheme)), count)
     enumerate_blocks(sides, blocks, ALL_PAIRS, tallies, torch.bfloat16, lambda stage, done, total: None)
     return tallies
 
 
-def run_alone(side: Side, count: int) -> tuple[float, float]:
-    """Runs a side on the groups of the first blocks; returns the seconds of its own code."""
-    wall = cpu = 0.0
-    for number, block in enumerate(islice(ladder_blocks(BF16_INPUT), count)):
-        laid_out = lay_out(block, side.scheme, is_statistic_first=number % 2 == 0)
+def compare_in_turn(sides: tuple[Side, Side], count: int) -> tuple[tuple[float, float], tuple[float, float], Tallies]:
+    """Runs the first side alone and then certifies, block by block; returns both times and the counts."""
+    alone, certified, tallies = (0.0, 0.0), (0.0, 0.0), start_counting(sides)
+    for number, block in enumerate(islice(ladder_blocks(BF16_INPUT, multiple=ladder_multiple(sides[0].scheme)), count)):
+        laid_out = lay_out(block, sides[0].scheme, is_statistic_first=number % 2 == 0)
+        size = group_size(sides[0].scheme.granularity) or laid_out.groups_GN.shape[1]
+        # A group in `size` less: the library alone gets the values and no statistics.
+        groups_GN = laid_out.groups_GN[: max(1, len(laid_out.groups_GN) * (size - 1) // size)]
         timer = Timer()
-        run_groups(side, laid_out.groups_GN, side.scheme, torch.bfloat16)
-        taken = timer.read()
-        wall, cpu = wall + taken[0], cpu + taken[1]
-    return wall, cpu
+        run_groups(sides[0], groups_GN, sides[0].scheme, torch.bfloat16)
+        alone = add(alone, timer.read())
+        timer = Timer()
+        enumerate_blocks(sides, [block], ALL_PAIRS, tallies, torch.bfloat16, lambda stage, done, total: None)
+        certified = add(certified, timer.read())
+    return alone, certified, tallies
+
+
+def add(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    """Returns the sums."""
+    return a[0] + b[0], a[1] + b[1]
 
 
 def num_pairs(tallies: Tallies) -> int:
@@ -108,19 +121,16 @@ def num_pairs(tallies: Tallies) -> int:
     return sum(tally.num_pairs for tally in tallies.by_kind.values())
 
 
-def measure(scheme: str, library: str, threads: int, num_blocks: int) -> Results:
-    """Measures both goals, the second on some blocks of about a million pairs."""
+def measure(scheme: str, library: str, threads: int, num_blocks: int, num_fused: int | None) -> Results:
+    """Measures both goals, the second on some blocks of about a million pairs, the first on all or on some."""
     fused = open_sides(f"fused:{scheme}", scheme)
     compile_seconds = compile_first(fused[0])
     timer = Timer()
-    tallies = certify_blocks(fused, None)
+    tallies = certify_blocks(fused, num_fused)
     wall, cpu = timer.read()
     pair = open_sides(library, open_sides(library, library)[0].scheme.name)
-    run_alone(pair[0], 2)
-    alone = run_alone(pair[0], num_blocks)
-    timer = Timer()
-    compared = certify_blocks(pair, num_blocks)
-    both = timer.read()
+    compare_in_turn(pair, 2)
+    alone, both, compared = compare_in_turn(pair, num_blocks)
     return Results(
         scheme=scheme,
         compile_seconds=compile_seconds,
@@ -152,12 +162,13 @@ def main() -> None:
     parser.add_argument("--library", default="torchao:mxfp4-even")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=150, help="of about a million pairs, for the library")
+    parser.add_argument("--fused-blocks", type=int, help="of about a million pairs, for compiled code; all if left out")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "reports" / "runs" / "speed_certify.json")
     arguments = parser.parse_args()
     print(f"predicted {PREDICTED_SECONDS} s for all {ALL_PAIRS:,} pairs of compiled code on two idle cores")
     print(f"predicted {PREDICTED_RATIO} x the library's own time")
     torch.set_num_threads(arguments.threads)
-    found = measure(arguments.scheme, arguments.library, arguments.threads, arguments.blocks)
+    found = measure(arguments.scheme, arguments.library, arguments.threads, arguments.blocks, arguments.fused_blocks)
     write_atomically(arguments.output, found.to_json().encode())
     print(f"compiling took {found.compile_seconds:.1f} s")
     print(

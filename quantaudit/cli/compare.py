@@ -11,11 +11,12 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from quantaudit.core.comparison import Comparison, FirstDifference, SideInfo, TensorComparison
+    from quantaudit.core.comparison import Comparison, Diagnosis, FirstDifference, SideInfo, TensorComparison
 
-_SHOWN_TENSORS = 5
+_SHOWN_TENSORS = 4
 _SHOWN_NAMES = 2
 _SHOWN_ULPS = 99
+_SHOWN_DIAGNOSES = 2
 _SIDE = "Checkpoint folder, .safetensors or .gguf file, or manifest (.json)."
 
 
@@ -27,6 +28,10 @@ def compare(
     ] = False,
     match: Annotated[
         str | None, typer.Option("--match", metavar="PATTERN", help="Only these logical names, such as '*experts*'.")
+    ] = None,
+    master: Annotated[
+        Path | None,
+        typer.Option("--master", metavar="HI", help="Unquantized weights of both: names the rules that differ."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", help="CPU threads; the free cores if left out.")
@@ -43,7 +48,9 @@ def compare(
     from quantaudit.cli.progress import StageProgress
 
     with StageProgress() as progress:
-        found = compare_checkpoints(a, b, by_bytes=by_bytes, match=match, threads=threads, progress=progress)
+        found = compare_checkpoints(
+            a, b, by_bytes=by_bytes, match=match, master=master, threads=threads, progress=progress
+        )
     if as_json:
         sys.stdout.write(found.to_json())
     else:
@@ -62,12 +69,21 @@ def describe_comparison(comparison: Comparison) -> Iterator[str]:
         if names:
             more = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
             yield f"only in {side}: {', '.join(names[:_SHOWN_NAMES])}{more}"
-    for diagnosis in comparison.diagnosis[:1]:
-        yield f"explained: {diagnosis.mismatch} gives {_percent(diagnosis.explains)} of the values of " + (
-            f"{len(diagnosis.tensors):,} tensors from their unquantized side"
-        )
+    for diagnosis in comparison.diagnosis[:_SHOWN_DIAGNOSES]:
+        yield from _explanation(diagnosis)
     yield from _worst(comparison)
     yield from (f"note: {note}" for note in comparison.notes)
+
+
+def _explanation(diagnosis: Diagnosis) -> Iterator[str]:
+    tensors = f"{len(diagnosis.tensors):,} tensor{'' if len(diagnosis.tensors) == 1 else 's'}"
+    if diagnosis.kind == "rule":
+        share = _percent(diagnosis.explains)
+        yield f"explained: {diagnosis.mismatch} gives {share} of the values of {tensors} from their unquantized side"
+        return
+    share = f"accounts for {_percent(diagnosis.explains)} of what differs" if diagnosis.explains else "by codes alone"
+    yield f"explained: {diagnosis.kind} {diagnosis.mismatch}, {share} in {tensors}"
+    yield f"    {diagnosis.field}: {diagnosis.train} in a, {diagnosis.serve} in b"
 
 
 def _answer(comparison: Comparison) -> str:

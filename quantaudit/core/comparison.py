@@ -134,12 +134,13 @@ class Diagnosis(Frozen):
     """One rule or mismatch that explains tensors.
 
     Attributes:
-        kind: "rule" for a scheme that reproduces the packed side, else a kind of mismatch, K1 to K15.
+        kind: "rule" for a scheme that makes the packed side from the plain one, else a kind of mismatch, K1 to K15.
         mismatch: Name of the scheme or mismatch.
         field: What differs; empty for a rule that was merely found.
         train: What the first side does.
         serve: What the second side does.
-        explains: Fraction of the values of these tensors that it reproduces.
+        explains: Least fraction of any of these tensors that it accounts for: of the values for a scheme, of what
+            differs for a mismatch; 0 where codes alone point to it.
         tensors: Logical names.
     """
 

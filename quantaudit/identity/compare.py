@@ -24,7 +24,8 @@ from quantaudit.core.comparison import (
     is_equal,
 )
 from quantaudit.core.errors import NotMeasuredError
-from quantaudit.identity.compare_matrix import Explain, MatrixComparison, compare_matrices
+from quantaudit.identity.compare_diagnosis import diagnose_comparison
+from quantaudit.identity.compare_matrix import Explain, Explanation, MatrixComparison, compare_matrices
 from quantaudit.identity.layouts.logical import DENSE, LogicalTensor, MatrixSource, Side
 
 Progress = Callable[[str, int, int], None]
@@ -67,7 +68,7 @@ def compare_sides(a: Side, b: Side, *, mode: Mode, explain: Explain | None, prog
         a: First side, such as the trainer's.
         b: Second side, such as the server's.
         mode: Whether values or bytes decide.
-        explain: Names the scheme that makes a packed matrix from a plain one.
+        explain: Names the scheme that makes a packed matrix from a plain one; without it nothing is diagnosed.
         progress: Told (stage, done, total).
 
     Raises:
@@ -80,13 +81,14 @@ def compare_sides(a: Side, b: Side, *, mode: Mode, explain: Explain | None, prog
             f"no tensor is on both sides: {a.path} has names like {next(iter(a.tensors))!r}, "
             f"{b.path} like {next(iter(b.tensors))!r}"
         )
-    explained: dict[tuple[str, float], list[str]] = {}
+    explained: dict[tuple[str, str], Explanation] = {}
     tensors: list[TensorComparison] = []
     for done, name in enumerate(names):
         progress("compare", done, len(names))
         tensors.append(_compare_tensor(name, a.tensors.get(name), b.tensors.get(name), mode, explain, explained))
     progress("compare", len(names), len(names))
-    return combine(_info(a), _info(b), tuple(tensors), mode, diagnosis=_diagnose(explained, a, b))
+    diagnosis = () if explain is None else diagnose_comparison(a, b, tensors, explained)
+    return combine(_info(a), _info(b), tuple(tensors), mode, diagnosis=diagnosis)
 
 
 def combine(
@@ -132,7 +134,7 @@ def _compare_tensor(
     b: LogicalTensor | None,
     mode: Mode,
     explain: Explain | None,
-    explained: dict[tuple[str, float], list[str]],
+    explained: dict[tuple[str, str], Explanation],
 ) -> TensorComparison:
     if a is None or b is None:
         only = a or b
@@ -143,9 +145,8 @@ def _compare_tensor(
     for expert, found in _compare_matrices_of(a, b, explain):
         total.add(expert, found)
         if found.explanation is not None:
-            names = explained.setdefault((found.explanation.scheme, found.explanation.explains), [])
-            if name not in names[-1:]:
-                names.append(name)
+            key = (name, found.explanation.scheme)
+            explained[key] = min(found.explanation, explained.get(key, found.explanation), key=lambda e: e.explains)
     return TensorComparison(
         name=name,
         tensor_class=total.worst,
@@ -203,25 +204,3 @@ def _with_coordinates(found: MatrixComparison, shape: tuple[int, ...]) -> Matrix
 
 def _info(side: Side) -> SideInfo:
     return SideInfo(path=side.path, kind=side.kind, num_tensors=len(side.tensors), num_bytes=side.num_bytes)
-
-
-def _diagnose(explained: dict[tuple[str, float], list[str]], a: Side, b: Side) -> tuple[Diagnosis, ...]:
-    """Returns one diagnosis a scheme, with the least fraction that it explains of any matrix."""
-    least: dict[str, float] = {}
-    names: dict[str, set[str]] = {}
-    for (scheme, fraction), found in explained.items():
-        least[scheme] = min(fraction, least.get(scheme, 1.0))
-        names.setdefault(scheme, set()).update(found)
-    by_fit = sorted(names, key=lambda scheme: (-least[scheme], scheme))
-    return tuple(
-        Diagnosis(
-            kind="rule",
-            mismatch=scheme,
-            field="",
-            train=a.path,
-            serve=b.path,
-            explains=least[scheme],
-            tensors=tuple(sorted(names[scheme])),
-        )
-        for scheme in by_fit
-    )

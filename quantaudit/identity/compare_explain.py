@@ -1,30 +1,34 @@
-"""Which scheme of the catalogue makes packed codes from plain numbers: tried one by one, exactly.
+"""Which scheme makes packed codes from plain numbers: searched once over the whole rule space, then checked.
 
-The scheme that fitted last is tried first, since a checkpoint is quantized by one rule. A few rows rule out nearly all
-of the others. What no named scheme explains is left to a search over the whole rule space.
+A checkpoint is quantized by few rules, so a scheme that was found is tried first on every other matrix, in full, which
+costs little more than quantizing it. A matrix that none gives is searched again; after some searches without an answer
+nothing new is expected, and the nearest scheme stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import Tensor
 
-from quantaudit.core.scheme import Granularity, LinearScale, PerBlock, PerChannel, PerGroup, PerTensor, Scheme, TwoLevel
+from quantaudit.core.scheme import LinearScale, PerTensor, Scheme, TwoLevel
 from quantaudit.identity.compare_matrix import Explanation
-from quantaudit.identity.layouts.stored import PIECE, Packing, StoredMatrix
-from quantaudit.numerics import fused_fake_quantize, get_scheme, scheme_names
+from quantaudit.identity.layouts.stored import PIECE, Packing, Part, StoredMatrix
+from quantaudit.identity.search import is_related, search
+from quantaudit.identity.search_sample import read_served
+from quantaudit.identity.stored_weights import granularities_of
+from quantaudit.numerics import fused_fake_quantize
 from quantaudit.numerics.reference import INPUT_DTYPES
 
 _FEW_ROWS = 16
 _HOPELESS = 0.5  # of the values; what explains fewer in the first rows is not tried further
+_MOST_FAILURES = 3
 
 
-class CatalogueExplainer:
-    """Tries the bundled schemes of one element format and granularity; callable as `Explain`."""
+class SearchExplainer:
+    """Names the scheme of packed matrices; callable as `Explain`."""
 
     def __init__(self) -> None:
-        self._last: str | None = None
+        self._known: list[Scheme] = []  # the one that fitted last comes first
+        self._num_failed = 0
 
     def __call__(self, plain: StoredMatrix, packed: StoredMatrix) -> Explanation | None:
         """Returns the scheme that gives most of the packed values, or `None` if none could be tried."""
@@ -32,15 +36,25 @@ class CatalogueExplainer:
         if plain.dtype not in INPUT_DTYPES:
             return None
         best: Explanation | None = None
-        candidates = sorted(_candidates(packed.packing, plain.shape), key=lambda scheme: scheme.name != self._last)
-        for scheme in candidates:
+        for scheme in [s for s in self._known if _is_alike(s, packed.packing, plain.shape)]:
             fraction = _fraction(plain, packed, scheme, least=0.0 if best is None else best.explains)
             if best is None or fraction > best.explains:
-                best = Explanation(scheme.name, fraction)
+                best = Explanation(scheme.name, fraction, scheme)
             if fraction == 1:
-                self._last = scheme.name
-                break
-        return best
+                self._known.sort(key=lambda known: known != scheme)
+                return best
+        found = None if self._num_failed == _MOST_FAILURES else self._search(plain, packed)
+        return found if best is None or (found is not None and found.explains > best.explains) else best
+
+    def _search(self, plain: StoredMatrix, packed: StoredMatrix) -> Explanation | None:
+        master, served = plain.parts[Part.NUMBERS], read_served(packed)
+        found = search(master, served) if is_related(master, served) else None
+        if found is None or not found.is_exact:
+            self._num_failed += 1
+        if found is None:
+            return None
+        self._known = [found.scheme, *(scheme for scheme in self._known if scheme != found.scheme)]
+        return Explanation(found.scheme.name, 1.0 - found.misses.values / found.num_values, found.scheme)
 
 
 def _fraction(plain: StoredMatrix, packed: StoredMatrix, scheme: Scheme, *, least: float) -> float:
@@ -66,28 +80,8 @@ def _num_equal(plain: StoredMatrix, packed: StoredMatrix, scheme: Scheme, rows: 
     return int((fused_fake_quantize(numbers, scheme) == packed.values(rows, plain.dtype)).sum())
 
 
-def _candidates(packing: Packing, shape: tuple[int, int]) -> Iterator[Scheme]:
-    wanted = _granularities(packing, shape)
-    for name in scheme_names():
-        if "/" in name:  # a plug-in's scheme is not loaded unasked
-            continue
-        scheme = get_scheme(name)
-        if scheme.element == packing.element and scheme.granularity in wanted:
-            yield scheme
-
-
-def _granularities(packing: Packing, shape: tuple[int, int]) -> list[Granularity]:
-    tile = packing.tile_rows, packing.tile_cols
-    found: list[Granularity] = []
-    if tile[0] == 1:
-        found.append(PerGroup(size=tile[1]))
-    if tile == (1, shape[1]):
-        found.append(PerChannel())
-    if tile == shape:
-        found.append(PerTensor())
-    if tile[0] > 1:
-        found.append(PerBlock(rows=tile[0], cols=tile[1]))
-    return found
+def _is_alike(scheme: Scheme, packing: Packing, shape: tuple[int, int]) -> bool:
+    return scheme.element == packing.element and scheme.granularity in granularities_of(packing, shape)
 
 
 def _is_two_level(scheme: Scheme) -> bool:

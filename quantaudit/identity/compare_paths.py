@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from quantaudit.checkpoint.file_range import read_whole
-from quantaudit.core.comparison import Comparison, Mode
-from quantaudit.core.cores import free_cores
+from quantaudit.core.comparison import Comparison, Mode, is_equal
 from quantaudit.core.errors import InputError
 from quantaudit.core.manifest import Manifest, parse_manifest
 from quantaudit.identity.compare import compare_sides
-from quantaudit.identity.compare_explain import CatalogueExplainer
+from quantaudit.identity.compare_explain import SearchExplainer
 from quantaudit.identity.compare_manifests import compare_manifests
+from quantaudit.identity.compare_master import diagnose_from_master
 from quantaudit.identity.fingerprint import Request, fingerprint_side
+from quantaudit.identity.identify_paths import identify
 from quantaudit.identity.layouts.logical import keep_matching
 from quantaudit.identity.layouts.opening import open_side
+from quantaudit.identity.threads import use_threads
 from quantaudit.numerics import get_scheme
 
 MANIFEST_SUFFIX = ".json"
@@ -32,6 +32,7 @@ def compare(
     *,
     by_bytes: bool = False,
     match: str | None = None,
+    master: str | Path | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -42,6 +43,7 @@ def compare(
         b: The same for the second. If one side is a manifest, the other is fingerprinted as it was.
         by_bytes: Whether another encoding of equal values is a difference too.
         match: Shell-style pattern of logical names, such as "*experts*"; all tensors when `None`.
+        master: Unquantized weights of both, from which the rules of two quantized sides are found and compared.
         threads: CPU threads; the free cores when `None`.
         progress: Told (stage, done, total).
 
@@ -55,9 +57,14 @@ def compare(
     use_threads(threads)
     left, right = Path(a), Path(b)
     mode, tell = Mode.BYTES if by_bytes else Mode.VALUES, progress or _silent
+    if master is not None and MANIFEST_SUFFIX in (left.suffix, right.suffix):
+        raise InputError("a master beside a manifest", expected="weights on both sides", fix="leave out --master")
     if MANIFEST_SUFFIX not in (left.suffix, right.suffix):
         sides = keep_matching(open_side(left), match), keep_matching(open_side(right), match)
-        found = compare_sides(*sides, mode=mode, explain=CatalogueExplainer(), progress=tell)
+        explain = SearchExplainer() if master is None else None
+        found = compare_sides(*sides, mode=mode, explain=explain, progress=tell)
+        if master is not None:
+            found = _with_rules(found, Path(master), match, threads, tell)
     else:
         found = _compare_manifests(left, right, match, mode, tell)
     if left.exists() and right.exists() and left.samefile(right):
@@ -65,15 +72,18 @@ def compare(
     return found
 
 
-def use_threads(threads: int | None) -> None:
-    """Sets the CPU threads; the free cores for `None`.
-
-    Raises:
-        InputError: If there cannot be as many.
-    """
-    if threads is not None and not 1 <= threads <= 1024:
-        raise InputError(f"{threads} threads", expected="1 to 1024", fix="correct --threads")
-    torch.set_num_threads(threads or free_cores())
+def _with_rules(
+    found: Comparison, master: Path, match: str | None, threads: int | None, progress: Progress
+) -> Comparison:
+    """Returns a comparison with what made either side from one master as its diagnosis."""
+    unequal = [t.name for t in found.tensors if not is_equal(t.tensor_class, found.mode)]
+    if not unequal:
+        return found
+    a, b = (
+        identify(side.path, master=master, match=match, threads=threads, progress=progress)
+        for side in (found.a, found.b)
+    )
+    return found.model_copy(update={"diagnosis": diagnose_from_master(a, b, unequal)})
 
 
 def _compare_manifests(left: Path, right: Path, match: str | None, mode: Mode, progress: Progress) -> Comparison:

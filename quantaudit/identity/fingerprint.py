@@ -23,7 +23,8 @@ from quantaudit.core.manifest import DecodedTo, Manifest, TensorDigest
 from quantaudit.core.scheme import LinearScale, PerChannel, PerGroup, Scheme
 from quantaudit.core.serial import canonical_bytes
 from quantaudit.hooks.leaf import WORD_BYTES, Leaf, leaf_of_bytes, leaf_of_values
-from quantaudit.identity.fingerprint_compiled import choose_byte_sum, choose_value_sum
+from quantaudit.identity.fingerprint_compiled import choose_byte_sum, choose_value_sum, is_worth_compiling
+from quantaudit.identity.fingerprint_fused import can_fuse, leaf_of_codes
 from quantaudit.identity.layouts.logical import DENSE, LogicalTensor, MatrixSource, Side
 from quantaudit.identity.layouts.stored import StoredMatrix
 from quantaudit.numerics import fused_fake_quantize
@@ -125,7 +126,12 @@ def _value_leaf(
             expected=f"unquantized weights, or codes of {scheme.element.name}, for the scheme {scheme.name}",
             fix="leave out --scheme, or give the scheme it is stored in; quantizing twice is never done silently",
         )
-    total, summer = Leaf(), choose_value_sum(matrix.shape[0] * matrix.shape[1])
+    num_values = matrix.shape[0] * matrix.shape[1]
+    if can_fuse(matrix) and is_worth_compiling("values", num_values):
+        fused = leaf_of_codes(matrix, first_row, _DTYPES[request.decoded_to])
+        if fused is not None:
+            return fused
+    total, summer = Leaf(), choose_value_sum(num_values)
     for rows, values_RC in _value_pieces(matrix, source, scheme, _DTYPES[request.decoded_to]):
         total += leaf_of_values(values_RC, first_row=first_row + rows.start, summer=summer)
     return total

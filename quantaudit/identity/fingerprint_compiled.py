@@ -31,15 +31,18 @@ def choose_value_sum(num_words: int, *, compile_after: int = COMPILE_AFTER) -> S
         num_words: Words that are about to be summed.
         compile_after: Words that go through eager code in this process before a compiler is called.
     """
-    return _compiled_value_sum() if _is_worth_it("values", num_words, compile_after) else Summer(sum_value_words, PIECE)
+    is_worth = is_worth_compiling("values", num_words, compile_after)
+    return _compiled_value_sum() if is_worth else Summer(sum_value_words, PIECE)
 
 
 def choose_byte_sum(num_words: int, *, compile_after: int = COMPILE_AFTER) -> Summer:
     """Returns what sums stored words next, as `choose_value_sum`."""
-    return _compiled_byte_sum() if _is_worth_it("bytes", num_words, compile_after) else Summer(sum_words, PIECE)
+    is_worth = is_worth_compiling("bytes", num_words, compile_after)
+    return _compiled_byte_sum() if is_worth else Summer(sum_words, PIECE)
 
 
-def _is_worth_it(kind: str, num_words: int, compile_after: int) -> bool:
+def is_worth_compiling(kind: str, num_words: int, compile_after: int = COMPILE_AFTER) -> bool:
+    """Counts words of "values" or "bytes", and says whether a compiler should take them over."""
     _spent[kind] += num_words
     return _spent[kind] > compile_after and why_eager("cpu") is None
 

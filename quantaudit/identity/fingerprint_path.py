@@ -8,10 +8,10 @@ from pathlib import Path
 from quantaudit.core.errors import InputError
 from quantaudit.core.manifest import DecodedTo, Manifest
 from quantaudit.core.resources import embedded_model_folder
-from quantaudit.identity.compare_paths import use_threads
 from quantaudit.identity.fingerprint import Request, fingerprint_side
 from quantaudit.identity.layouts.logical import keep_matching
 from quantaudit.identity.layouts.opening import open_side
+from quantaudit.identity.threads import use_threads
 from quantaudit.numerics import get_scheme
 
 Progress = Callable[[str, int, int], None]

@@ -41,6 +41,7 @@ from quantaudit.numerics.grouping import plan, to_groups
 from quantaudit.numerics.reference import quantize
 
 DECISIVE_LOG10 = 3.0  # a thousand to one
+APART = 2.0  # times the misfit of the best rule, at least, that any other must have
 FITTING = 0.1  # half the summed difference of frequencies; another rule is off by at least .16
 _MOST_SAID = 99
 _MIN_ZEROS = 30  # all of one sign: two to the minus thirtieth
@@ -111,7 +112,11 @@ def judge_codes(evidence: CodeEvidence) -> tuple[Standing, str, str]:
     if len(possible) == 1:
         return Standing.PROVED, possible[0].rule, "every other rule is excluded; ties and arithmetic need the master"
     odds = possible[1].log10_odds or 0.0
-    if odds >= DECISIVE_LOG10 and possible[0].distance <= FITTING:
+    # Odds are for significands that are log-uniform. Where even the best rule is off, another that is hardly worse may
+    # have made these codes from other weights: maxima of one Gaussian under floor look more like even than like floor.
+    others = [rule.distance for rule in possible if rule.rule.split()[0] != possible[0].rule.split()[0]]
+    is_apart = not others or min(others) > APART * possible[0].distance
+    if odds >= DECISIVE_LOG10 and possible[0].distance <= FITTING and is_apart:
         power = f"10^{odds:.0f}" if odds < _MOST_SAID else f"more than 10^{_MOST_SAID}"
         sentence = f"{power} to 1 against {possible[1].rule}; likely is not proved: give the masters, --master HI"
         return Standing.LIKELY, possible[0].rule, sentence

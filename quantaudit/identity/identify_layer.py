@@ -14,13 +14,15 @@ from torch import Tensor
 from quantaudit.core.comparison import DifferingCounts
 from quantaudit.core.identification import Standing, TensorIdentification, describe_rule
 from quantaudit.core.scheme import ExponentScale, Scheme, Tie
-from quantaudit.identity.diagnose import Diagnosed, Pair, diagnose, find_latent
+from quantaudit.identity.diagnose import Diagnosed, diagnose, find_latent
 from quantaudit.identity.histogram import judge_codes, read_codes
+from quantaudit.identity.layer_pair import Pair
 from quantaudit.identity.layouts.logical import LogicalTensor
 from quantaudit.identity.layouts.stored import StoredMatrix
 from quantaudit.identity.mismatches.protocol import CONVINCING, Projection
 from quantaudit.identity.search import fit_scales
 from quantaudit.identity.search_sample import read_served
+from quantaudit.identity.stored_weights import read_weight
 from quantaudit.numerics.catalogue import get_scheme, scheme_names
 from quantaudit.numerics.reference import INPUT_DTYPES
 
@@ -66,9 +68,11 @@ def read_pair(both: Sides, num_tensors: int) -> Pair:
     most = max(1, MOST_VALUES // num_tensors // max(1, _numel(first.shape)))
     numbers = [n for n in both.master.matrices if n in both.served.matrices][:most]
     master = _stack(both.master, numbers)
+    served = read_weight(both.served, numbers)
     return Pair(
         master=master if master.dtype in INPUT_DTYPES else master.float(),
-        served=_stack(both.served, numbers),
+        served=served.values,
+        stored=served.quantized,
         earlier=tuple(_stack(tensor, numbers) for tensor in both.earlier if all(n in tensor.matrices for n in numbers)),
     )
 

@@ -16,7 +16,6 @@ from quantaudit.core.comparison import Encoding
 from quantaudit.core.errors import InputError, NotMeasuredError
 from quantaudit.core.identification import Identification, Standing, TensorIdentification
 from quantaudit.core.scheme import Scheme
-from quantaudit.identity.compare_paths import use_threads
 from quantaudit.identity.diagnose import Diagnosed
 from quantaudit.identity.identify_layer import Sides, apply_diagnosis, diagnose_layer, name_latent
 from quantaudit.identity.identify_tensor import Both, Described, Identified, identify_tensor, read_alone
@@ -24,6 +23,7 @@ from quantaudit.identity.layouts.logical import LogicalTensor, MatrixSource, Sid
 from quantaudit.identity.layouts.opening import open_side
 from quantaudit.identity.mismatches.protocol import Projection
 from quantaudit.identity.search_sample import Served, read_served
+from quantaudit.identity.threads import use_threads
 
 Progress = Callable[[str, int, int], None]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from quantaudit.identity.diagnose import Pair, diagnose, find_latent
+from quantaudit.identity.diagnose import diagnose, find_latent
+from quantaudit.identity.layer_pair import Pair
 from quantaudit.identity.mismatches.protocol import Projection
 from quantaudit.numerics import dequantize, fake_quantize, get_scheme, quantize
 

@@ -170,5 +170,6 @@ class StoredMatrix:
 @lru_cache(maxsize=4)
 def _pair_table(element: Format) -> Tensor:
     """Returns the two values of every byte of nibbles as one 64-bit word, [256] int64: half the look-ups."""
-    codes = unpack(torch.arange(256, dtype=torch.uint8).unsqueeze(1), Layout.LOW_NIBBLE_FIRST)
+    dtype = torch.int8 if isinstance(element, IntegerFormat) else torch.uint8
+    codes = unpack(torch.arange(256, dtype=torch.uint8).unsqueeze(1), Layout.LOW_NIBBLE_FIRST, dtype=dtype)
     return decode(codes, element).view(torch.int64).flatten()

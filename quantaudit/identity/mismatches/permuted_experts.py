@@ -46,6 +46,8 @@ def _variants(train: Layer, serve: Layer) -> Iterator[Variant]:
         if trained is None or served is None:
             continue
         found = _order(trained.scales, served.scales)
+        if not found:  # one matrix, or grids of other shapes
+            continue
         rescaled[name] = with_quantized(train[name], replace(trained, scales=_at(trained.scales, found)))
         scales |= {place: expert for place, expert in enumerate(found) if place != expert}
     moved_scales = f"scales moved: {_described(scales)}"

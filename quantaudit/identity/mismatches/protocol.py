@@ -13,8 +13,8 @@ value differs there is nothing to recognise: a fault that would change no value 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -108,6 +108,7 @@ class Finding:
         num_differing: Values that differ between the sides.
         num_left: Those that still differ from the prediction.
         experts: Experts that it touches, by projection; (0,) for a single matrix.
+        predict: Makes the server's layer from the trainer's, for any rows of both; `None` where rows are not enough.
     """
 
     about: About
@@ -117,6 +118,7 @@ class Finding:
     num_differing: int
     num_left: int
     experts: Mapping[Projection, tuple[int, ...]]
+    predict: Callable[[Layer], Layer | None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_convincing(self) -> bool:

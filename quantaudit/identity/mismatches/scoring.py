@@ -9,6 +9,7 @@ Shape suffixes: E experts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -56,7 +57,7 @@ def best(about: About, train: Layer, serve: Layer, variants: Iterable[Variant]) 
 
 def num_differing(train: Layer, serve: Layer) -> int:
     """Counts the values in which two layers differ."""
-    return sum(int(count_differing(train[name].values, serve[name].values).sum()) for name in _shared(train, serve))
+    return sum(int(count_E.sum()) for count_E in _differing(train, serve).values())
 
 
 def count_differing(a: Tensor, b: Tensor) -> Tensor:
@@ -74,7 +75,9 @@ def count_differing(a: Tensor, b: Tensor) -> Tensor:
         return torch.full((num_experts,), b.numel() // max(num_experts, 1), dtype=torch.int64)
     dtype = torch.bfloat16 if torch.bfloat16 in (a.dtype, b.dtype) else torch.float32
     a, b = a.to(dtype), b.to(dtype)
-    is_different = (a != b) & ~(a.isnan() & b.isnan())
+    is_different = a != b
+    if a.sum().isnan():  # which infinities of both signs are too
+        is_different &= ~(a.isnan() & b.isnan())
     return is_different.reshape(num_experts, -1).sum(-1).cpu()
 
 
@@ -91,11 +94,12 @@ def _screened(train: Layer, serve: Layer, variants: list[Variant]) -> list[Varia
 def _leading(train: Layer, serve: Layer, variants: list[Variant]) -> _Scored | None:
     """Returns the variant that accounts for most; `None` if nothing differs, or none accounts for enough."""
     found: _Scored | None = None
+    before = _differing(train, serve)
     for variant in variants:
         predicted = variant.predict(train)
         if predicted is None:
             continue
-        score = _score(train, serve, predicted)
+        score = _score(before, serve, predicted)
         if score.explained > (0 if found is None else found.score.explained):
             found = _Scored(variant, score)
         if score.explained == score.differing:
@@ -103,11 +107,15 @@ def _leading(train: Layer, serve: Layer, variants: list[Variant]) -> _Scored | N
     return None if found is None or found.score.explained < LEAST_EXPLAINED * found.score.differing else found
 
 
-def _score(train: Layer, serve: Layer, predicted: Layer) -> _Score:
+def _differing(train: Layer, serve: Layer) -> dict[Projection, Tensor]:
+    """Returns how many values of every expert differ, [E] a projection."""
+    return {name: count_differing(train[name].values, serve[name].values) for name in _shared(train, serve)}
+
+
+def _score(before: dict[Projection, Tensor], serve: Layer, predicted: Layer) -> _Score:
     explained, differing = 0, 0
     experts: dict[Projection, tuple[int, ...]] = {}
-    for name in _shared(train, serve):
-        before_E = count_differing(train[name].values, serve[name].values)
+    for name, before_E in before.items():
         after_E = count_differing(predicted[name].values, serve[name].values)
         gained_E = (before_E - after_E).clamp(min=0)
         explained += int(gained_E.sum())
@@ -122,6 +130,24 @@ def _finding(about: About, variant: Variant, score: _Score) -> Finding:
         about=about,
         train=variant.train,
         serve=variant.serve,
+        explains=score.explained / score.differing,
+        num_differing=score.differing,
+        num_left=score.differing - score.explained,
+        experts=score.experts,
+        predict=variant.predict if variant.is_by_rows else None,
+    )
+
+
+def in_full(finding: Finding, train: Layer, serve: Layer) -> Finding | None:
+    """Returns a finding that was made on some rows with what it accounts for in all; `None` if that is nothing."""
+    predicted = None if finding.predict is None else finding.predict(train)
+    if predicted is None:
+        return None
+    score = _score(_differing(train, serve), serve, predicted)
+    if not score.explained:
+        return None
+    return replace(
+        finding,
         explains=score.explained / score.differing,
         num_differing=score.differing,
         num_left=score.differing - score.explained,
