@@ -1,4 +1,4 @@
-"""The ladder: the default audit of the embedded model under every bundled recipe, as a markdown table.
+"""The ladder: the default audit of the embedded model under every bundled recipe that does not train.
 
 `python -m benchmarks.ladder [--threads N]` prints the table and writes benchmarks/results/ladder.json. Predicted before
 the first run: fp8-block and the 4-bit recipes within the fidelity margin of 0.02 nats, int3 near it, int2 rejected.
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from quantaudit.api import audit
-from quantaudit.core.recipe_file import recipe_names
+from quantaudit.core.recipe_file import load_recipe, recipe_names
 from quantaudit.core.report import AuditReport
 
 RESULTS = Path(__file__).parent / "results" / "ladder.json"
@@ -23,7 +23,8 @@ def main() -> None:
     """Runs every audit and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("recipes", nargs="*", default=list(recipe_names()))
+    untrained = [name for name in recipe_names() if load_recipe(name).repair is None]
+    parser.add_argument("recipes", nargs="*", default=untrained)
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as controls:  # hi is the same in every audit, and so are its controls

@@ -8,7 +8,7 @@ import pytest
 
 from quantaudit.core.errors import InputError
 from quantaudit.core.qat_run import QatRun
-from quantaudit.core.recipe import Recipe
+from quantaudit.core.recipe import Recipe, Trained
 from quantaudit.core.step_log import EventLog, RunVerdict, StepRecord
 from quantaudit.training.checked_qat import EVENTS_FILE, QatRequest, refuse_engine_injections, run_checked_qat
 from quantaudit.training.checking.injections.registry import make_faults
@@ -90,7 +90,7 @@ def test_a_folder_is_not_taken_for_another_run(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_finite_ends_the_log_with_its_step(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a loss of nan in step 2"):
-        run(tmp_path, toy_recipe(learning_rate=1e30, clip_norm=1e30))
+        run(tmp_path, toy_recipe(learning_rate=1e30, clip_norm=1e30, trained=Trained.ALL))
     events = EventLog(tmp_path / EVENTS_FILE).read()
     assert [e.step for e in events if isinstance(e, StepRecord)] == [0]
     assert events[-1].event == "ended" and events[-1].status == "stopped"
