@@ -110,20 +110,27 @@ def test_a_bf16_master_is_its_own_export() -> None:
 def test_a_weight_is_quantized_once_a_step_and_every_micro_batch_reaches_the_master(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module, calls = stack("int3-g32"), []
+    module = stack("int3-g32")
+    calls: list[int] = []
     quantize_once = FakeQuantizedGroupedLinear._quantize
-    monkeypatch.setattr(FakeQuantizedGroupedLinear, "_quantize", lambda self: (calls.append(1), quantize_once(self))[1])
+
+    def counted(self: FakeQuantizedGroupedLinear) -> torch.Tensor:
+        calls.append(1)
+        return quantize_once(self)
+
+    monkeypatch.setattr(FakeQuantizedGroupedLinear, "_quantize", counted)
     batches = [torch.randn(6, 32), torch.randn(6, 32)]
-    grads = []
+    grads: list[torch.Tensor] = []
     for x in batches:
         module.weight.grad = None
         module(x, [2, 2, 2]).square().sum().backward()
+        assert isinstance(module.weight.grad, torch.Tensor)
         grads.append(module.weight.grad)
     module.weight.grad = None
     for x in batches:
         module(x, [2, 2, 2]).square().sum().backward()
     assert calls == [1]
-    assert torch.equal(module.weight.grad, grads[0] + grads[1])
+    assert module.weight.grad is not None and torch.equal(module.weight.grad, grads[0] + grads[1])
     module.forget()
     module.quantized()
     assert calls == [1, 1]
