@@ -50,7 +50,7 @@ def test_stairs_equal_tensor_code_at_every_step_of_every_statistic(name: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ON_STAIRS if name not in QUICK])
 def test_stairs_of_the_other_schemes_equal_tensor_code_at_every_step(name: str) -> None:
-    # A matrix for a group, or 255 treads for 15: every sixteenth statistic takes as long as all of a 4-bit group scheme.
+    # A matrix for a group, or 255 treads for 15: every sixteenth statistic takes as long as all of a 4-bit scheme.
     step = 16 if get_scheme(name).granularity.kind in ("block", "tensor", "channel") or name.startswith("int8") else 1
     compare_at_every_step(name, torch.arange(0, BF16_INPUT.num_ranks, step), BF16_INPUT)
 
