@@ -8,23 +8,15 @@ from pathlib import Path
 from benchmarks.calibration.markdown import render_markdown
 from benchmarks.calibration.page import render_page
 from benchmarks.calibration.table import Calibration
+from benchmarks.report_files import write_three
 from quantaudit.core.serial import to_strict
 
 
 def write(table: Calibration, folder: Path) -> tuple[Path, ...]:
     """Writes calibration.json, .md and .html; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {
-        "calibration.json": to_json(table),
-        "calibration.md": render_markdown(table),
-        "calibration.html": render_page(table),
-    }
-    paths = []
-    for name, text in files.items():
-        path = folder / name
-        path.write_text(text, encoding="utf-8")
-        paths.append(path)
-    return tuple(paths)
+    return write_three(
+        folder, "calibration", json=to_json(table), markdown=render_markdown(table), html=render_page(table)
+    )
 
 
 def to_json(table: Calibration) -> str:

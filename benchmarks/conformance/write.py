@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.conformance.markdown import render_markdown
 from benchmarks.conformance.page import render_page
 from benchmarks.conformance.table import Conformance
+from benchmarks.report_files import write_three
 from quantaudit.core.serial import Frozen, to_strict
 
 _TABLES = ("pairs", "mutual", "published", "unchecked")
@@ -16,18 +17,9 @@ _TABLES = ("pairs", "mutual", "published", "unchecked")
 
 def write(report: Conformance, folder: Path) -> tuple[Path, ...]:
     """Writes conformance.json, .md and .html; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {
-        "conformance.json": to_json(report),
-        "conformance.md": render_markdown(report),
-        "conformance.html": render_page(report),
-    }
-    paths = []
-    for name, text in files.items():
-        path = folder / name
-        path.write_text(text, encoding="utf-8")
-        paths.append(path)
-    return tuple(paths)
+    return write_three(
+        folder, "conformance", json=to_json(report), markdown=render_markdown(report), html=render_page(report)
+    )
 
 
 def to_json(report: Conformance) -> str:

@@ -53,7 +53,8 @@ def test_scales_times_64_are_rejected_as_degenerate(
     told = read_report(Path("out") / "report.json")
     gate = next(c for c in told.clauses if c.name == "degeneracy")
     assert (ended.code, told.verdict.admission) == (3, Admission.REJECT), gate.decision.reason
-    # The first gate that fails is the one to act on; the likelihood after it may fail as well.
-    assert gate.decision.outcome is Outcome.FAIL and told.verdict.deciding[0] == "degeneracy"
-    assert set(told.verdict.deciding) <= {"degeneracy", "fidelity"}
+    assert gate.decision.outcome is Outcome.FAIL
+    assert told.verdict.sentence.startswith("Rejected at the degeneracy gate: degeneracy.")
+    # `deciding` has every gate that fails: with these weights the likelihood is worse by more than its margin too.
+    assert told.verdict.deciding == ("degeneracy", "fidelity")
     assert not told.verdict.safety_may_be_read

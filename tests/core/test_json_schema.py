@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from safetensors.torch import save_file
 
 from benchmarks.schemas import TYPES, path_of
@@ -25,8 +26,7 @@ MASTER = torch.randn(32, 64, generator=torch.Generator().manual_seed(4)).bfloat1
 
 def problems(name: str, text: str) -> list[str]:
     """Returns what a validator finds wrong with an output."""
-    jsonschema = pytest.importorskip("jsonschema")
-    validator = jsonschema.Draft202012Validator(json.loads(path_of(name).read_text()))
+    validator = Draft202012Validator(json.loads(path_of(name).read_text()))
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(json.loads(text))]
 
 
