@@ -17,6 +17,7 @@ import torch
 
 import quantaudit
 from quantaudit.checkpoint.digest import digest_by_layer
+from quantaudit.checkpoint.names import ExpertStack, Role
 from quantaudit.checkpoint.reader import Checkpoint, open_checkpoint
 from quantaudit.core.contract import Contract
 from quantaudit.core.engine import WeightPair
@@ -155,8 +156,10 @@ def pair_weights(hi: Realization, lo: Realization, wanted: dict[str, str]) -> It
         held = lo.stored.get(name)
         wanted_here = wanted.get(name)
         held_name = held.scheme.name if held is not None else None
-        if held is not None and wanted_here is not None and is_same_storage(held.scheme, get_scheme(wanted_here)):
-            held_name = wanted_here
+        # The scheme of a file need not be one of the catalogue: its groups may have another size.
+        if held is not None and wanted_here not in (None, held_name):
+            is_alike = is_same_storage(held.scheme, get_scheme(wanted_here))
+            held_name = wanted_here if is_alike else held_name
         yield WeightPair(
             name=name,
             layer=_layer_of(name),
@@ -195,10 +198,15 @@ def _wanted(order: Order, hi: Realization, lo: Realization, names: list[str]) ->
         rules = assign_rules(names, order.recipe)
         return kept | {name: rule.weight for name, rule in rules.items() if rule.weight is not None}
     assert order.lo is not None
-    if order.lo.precision.declared is None:
+    declared = order.lo.declared
+    if declared is None:
         return {}
-    declared = next((held.scheme.name for held in lo.stored.values()), order.lo.precision.declared)
-    return {name: declared for name in names if ".experts." in name}
+    usual = next((held.scheme.name for held in lo.stored.values()), declared.format.value)
+    return {
+        name: lo.stored[name].scheme.name if name in lo.stored else usual
+        for name in names
+        if ".experts." in name and declared.covers(ExpertStack(_layer_of(name), Role(name.rpartition(".")[2])))
+    }
 
 
 def _may_be_equal(hi: Realization, lo: Realization) -> bool:

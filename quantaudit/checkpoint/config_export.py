@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 
 from quantaudit.checkpoint import config_keys as keys
-from quantaudit.checkpoint.declared import export_declared
+from quantaudit.checkpoint.declaring import declare_packings, declare_release
+from quantaudit.checkpoint.names import ExpertStack, expert_stacks
+from quantaudit.checkpoint.packed import Packing
 from quantaudit.core.errors import InputError
 from quantaudit.core.serial import Json
 from quantaudit.model.config import LinearAttentionConfig, ModelConfig
@@ -25,12 +28,33 @@ def export_config(config: ModelConfig, *, is_packed: bool) -> bytes:
     Raises:
         InputError: If the model has a constant that this file has no key for.
     """
+    return _export(config, declare_release() if is_packed else None)
+
+
+def export_packed_config(
+    config: ModelConfig, packings: Mapping[ExpertStack, Packing], *, is_partial: bool = False
+) -> bytes:
+    """Returns the bytes of a config.json that declares experts as packed.
+
+    Args:
+        config: The model.
+        packings: How stacks are packed; nothing is declared where it is empty.
+        is_partial: Whether stacks that are not packed are meant to be: then those that are get named.
+
+    Raises:
+        InputError: As `export_config`, or if one configuration cannot declare them all.
+    """
+    is_partial = is_partial and len(packings) < len(expert_stacks(config))
+    return _export(config, declare_packings(packings, is_partial=is_partial) if packings else None)
+
+
+def _export(config: ModelConfig, quantization: dict[str, Json] | None) -> bytes:
     _check_expressible(config)
     tokens: dict[str, Json] = {key: getattr(config, key) for key in sorted(keys.TOKENS)}
     top: dict[str, Json] = {
         "architectures": [keys.ARCHITECTURE],
         "dtype": _DTYPE,
-        "text_config": _text(config, tokens) | ({"quantization_config": export_declared()} if is_packed else {}),
+        "text_config": _text(config, tokens) | ({} if quantization is None else {"quantization_config": quantization}),
         **keys.TOP_FIXED,
         **tokens,
     }

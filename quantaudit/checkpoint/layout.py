@@ -5,19 +5,22 @@ Repeats of one cause are collapsed into one message that counts them and shows t
 
 from __future__ import annotations
 
+from quantaudit.checkpoint.declared import Declared
 from quantaudit.checkpoint.header import DType, TensorEntry
 from quantaudit.checkpoint.index import TensorIndex
 from quantaudit.checkpoint.names import (
     OTHER_MODALITIES,
     ExpertTensor,
     Part,
+    Role,
     Slot,
     dense_slots,
     expert_shape,
     expert_stacks,
     parse_expert,
 )
-from quantaudit.checkpoint.storage import Storage, storage_of
+from quantaudit.checkpoint.packed import Packing, check_parts, find_packing
+from quantaudit.checkpoint.storage import Storage, classify, entries_of, storage_of
 from quantaudit.checkpoint.strict_json import shown
 from quantaudit.core.errors import InputError
 from quantaudit.model.config import ModelConfig
@@ -25,15 +28,21 @@ from quantaudit.model.config import ModelConfig
 _WEIGHT_DTYPES = (DType.BF16, DType.F32)
 
 
-def check_layout(index: TensorIndex, config: ModelConfig) -> None:
+def check_layout(index: TensorIndex, config: ModelConfig, declared: Declared | None = None) -> None:
     """Checks names, shapes and dtypes; reads no tensor.
 
+    Args:
+        index: What is there.
+        config: The model.
+        declared: What it says about its precision; `None` if it says nothing.
+
     Raises:
-        InputError: If a tensor is missing, unexpected, of another shape or dtype, or an expert is stored by halves.
+        InputError: If a tensor is missing, unexpected, of another shape or dtype, or an expert is stored by halves or
+            packed otherwise than it is declared.
     """
     slots = {slot.name: slot for slot in dense_slots(config)}
     _check_present(index, config, slots)
-    unexpected = check_shapes(index, config)
+    unexpected = check_shapes(index, config, declared)
     if unexpected:
         raise InputError(
             f"{index.folder} holds {len(unexpected)} tensors that the model has not, first {shown(unexpected[0])}",
@@ -42,11 +51,11 @@ def check_layout(index: TensorIndex, config: ModelConfig) -> None:
         )
 
 
-def check_shapes(index: TensorIndex, config: ModelConfig) -> list[str]:
+def check_shapes(index: TensorIndex, config: ModelConfig, declared: Declared | None = None) -> list[str]:
     """Checks shape and dtype of the tensors that the model has; returns the names of those it has not.
 
     Raises:
-        InputError: If one differs from the configuration.
+        InputError: If one differs from the configuration, or an expert is packed otherwise than it is declared.
     """
     slots = {slot.name: slot for slot in dense_slots(config)}
     unexpected: list[str] = []
@@ -55,9 +64,12 @@ def check_shapes(index: TensorIndex, config: ModelConfig) -> list[str]:
         if name in slots:
             _check_slot(located.entry, slots[name])
         elif expert is not None and _is_in_range(expert, config):
-            _check_expert(located.entry, expert, config)
+            continue
         elif not name.startswith(OTHER_MODALITIES):
             unexpected.append(name)
+    for layer, role in expert_stacks(config):
+        for expert_number in range(config.num_experts):
+            _check_expert(entries_of(index, layer, expert_number, role), config, role, declared)
     return unexpected
 
 
@@ -91,11 +103,28 @@ def _check_slot(entry: TensorEntry, slot: Slot) -> None:
     _check_dtype(entry, (DType.F32,) if slot.is_float32 else _WEIGHT_DTYPES)
 
 
-def _check_expert(entry: TensorEntry, expert: ExpertTensor, config: ModelConfig) -> None:
-    shape = expert_shape(config, expert.role, expert.part)
-    if entry.shape != shape:
-        raise _wrong_shape(entry, str(list(shape)))
-    _check_dtype(entry, _WEIGHT_DTYPES if expert.part is Part.WEIGHT else (DType.U8,))
+def _check_expert(entries: dict[Part, TensorEntry], config: ModelConfig, role: Role, declared: Declared | None) -> None:
+    rows, cols = expert_shape(config, role)
+    match classify(entries):
+        case Storage.WHOLE:
+            entry = entries[Part.WEIGHT]
+            if entry.shape != (rows, cols):
+                raise _wrong_shape(entry, str([rows, cols]))
+            _check_dtype(entry, _WEIGHT_DTYPES)
+        case Storage.PACKED:
+            known = () if declared is None else declared.packings
+            packing = find_packing(entries, rows, cols, known)
+            check_parts(entries, packing, rows, cols)
+            if known and packing not in known:
+                raise _undeclared(next(iter(entries.values())), packing, known)
+
+
+def _undeclared(entry: TensorEntry, packing: Packing, known: tuple[Packing, ...]) -> InputError:
+    return InputError(
+        f"{entry.name.rpartition('.')[0]} is packed as {packing}",
+        expected=f"{' or '.join(map(str, known))}, as config.json declares",
+        fix="use the config.json of this checkpoint, or write it again",
+    )
 
 
 def _check_dtype(entry: TensorEntry, allowed: tuple[DType, ...]) -> None:

@@ -6,8 +6,8 @@ them, `...experts.w1.weight [E, out, in]`, the disk has one matrix each, `...exp
     ...experts.7.w1.weight_packed  U8 [out, in / 2]    two E2M1 codes a byte, the low nibble first
     ...experts.7.w1.weight_scale   U8 [out, in / 32]   E8M0, one a group of 32 inputs
 
-All is BF16 but for the F32 tensors of the delta attention and the router's bias. `A_log` is stored longer than it is:
-the values of the heads, then zeros.
+as the release has them; `packed` lists the other ways to pack. All is BF16 but for the F32 tensors of the delta
+attention and the router's bias. `A_log` is stored longer than it is: the values of the heads, then zeros.
 """
 
 from __future__ import annotations
@@ -39,9 +39,13 @@ class Role(StrEnum):
 class Part(StrEnum):
     """What is stored of an expert matrix: itself, or its codes and scales."""
 
-    WEIGHT = "weight"
+    WEIGHT = "weight"  # codes of 8 bits too
     PACKED = "weight_packed"
     SCALE = "weight_scale"
+    SCALE_INV = "weight_scale_inv"  # another name for it
+    SHAPE = "weight_shape"
+    GLOBAL = "weight_global_scale"  # what scales are divided by
+    ABOVE = "weight_scale_2"  # what scales are multiplied by
 
 
 class ExpertTensor(NamedTuple):

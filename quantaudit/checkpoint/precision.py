@@ -1,6 +1,6 @@
 """The realised-precision map: which routed experts really are stored in low precision, from the headers alone.
 
-Whether a matrix is quantized is decided by the presence of `weight_packed`, never by the configuration; where the two
+Whether a matrix is quantized is decided by the tensors that are there, never by the configuration; where the two
 disagree, that is a finding.
 """
 
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quantaudit.checkpoint.config_json import CheckpointConfig, read_config
-from quantaudit.checkpoint.declared import PackedFormat
+from quantaudit.checkpoint.declared import Declared, PackedFormat
 from quantaudit.checkpoint.header import DType
 from quantaudit.checkpoint.index import TensorIndex, read_index
 from quantaudit.checkpoint.layout import check_shapes
-from quantaudit.checkpoint.names import Part, Role, expert_shape, expert_stacks, parse_expert
+from quantaudit.checkpoint.names import ExpertStack, Part, Role, expert_shape, expert_stacks, parse_expert
 from quantaudit.checkpoint.storage import Storage, classify, entries_of
 from quantaudit.checkpoint.strict_json import shown
 from quantaudit.core.serial import Frozen
@@ -103,7 +103,7 @@ def inspect_checkpoint(folder: Path) -> PrecisionMap:
     """
     index = read_index(folder)
     config = read_config(folder)
-    check_shapes(index, config.model)
+    check_shapes(index, config.model, config.declared)
     return map_precision(index, config)
 
 
@@ -115,7 +115,7 @@ def map_precision(index: TensorIndex, config: CheckpointConfig) -> PrecisionMap:
     """
     rows = tuple(_row(index, config.model, layer, role) for layer, role in expert_stacks(config.model))
     declared = config.declared
-    findings = (*_expert_findings(rows, is_declared=declared is not None), *_outside_findings(index))
+    findings = (*_expert_findings(rows, declared), *_outside_findings(index))
     return PrecisionMap(
         declared=None if declared is None else declared.format,
         declares_activations=declared is not None and declared.has_activations,
@@ -142,22 +142,29 @@ def _row(index: TensorIndex, config: ModelConfig, layer: int, role: Role) -> Pre
     )
 
 
-def _expert_findings(rows: tuple[PrecisionRow, ...], *, is_declared: bool) -> Iterator[str]:
-    total, packed = sum(row.num_experts for row in rows), sum(row.num_packed for row in rows)
+def _expert_findings(rows: tuple[PrecisionRow, ...], declared: Declared | None) -> Iterator[str]:
+    total = sum(row.num_experts for row in rows)
     missing = sum(row.num_missing for row in rows)
-    stored = total - missing
+    covered = [row for row in rows if declared is not None and declared.covers(ExpertStack(row.layer, row.role))]
+    stored = sum(row.num_experts - row.num_missing for row in covered)
+    packed = sum(row.num_packed for row in covered)
+    undeclared = sum(row.num_packed for row in rows) - packed
     wide = sum(row.num_float32 for row in rows)
     if missing:
         yield f"{missing} of {total} expert matrices are missing."
-    if is_declared and packed < stored:
+    if declared is not None and packed < stored:
         yield (
-            f"The configuration declares {PackedFormat.MXFP4}, but {stored - packed} of {stored} expert matrices are "
+            f"The configuration declares {declared.format}, but {stored - packed} of {stored} expert matrices are "
             "stored unquantized."
         )
-    if not is_declared and packed:
-        yield f"The configuration declares no quantization, but {packed} of {stored} expert matrices are stored packed."
+    if undeclared:
+        what = "no quantization" if declared is None else f"{declared.format} for other experts only"
+        yield (
+            f"The configuration declares {what}, but {undeclared} of {total - missing} expert matrices are stored "
+            "packed."
+        )
     if wide:
-        yield f"{wide} of {stored} expert matrices are stored in fp32; the layout has bf16."
+        yield f"{wide} of {total - missing} expert matrices are stored in fp32; the layout has bf16."
 
 
 def _outside_findings(index: TensorIndex) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quantaudit.checkpoint.packed import Packing
 from quantaudit.checkpoint.reader import TORCH_DTYPES
 from quantaudit.core.serial import Json
 
@@ -23,10 +24,11 @@ _TAGS = {dtype: tag for tag, dtype in TORCH_DTYPES.items()}
 
 
 class NamedTensor(NamedTuple):
-    """A tensor and its name on disk."""
+    """A tensor, its name on disk, and how the expert is packed that it is a part of (`None` where it is not)."""
 
     name: str
     tensor: Tensor
+    packing: Packing | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -35,7 +37,7 @@ class NamedTensor(NamedTuple):
 
 
 def write_safetensors(path: Path, tensors: Sequence[NamedTensor]) -> None:
-    """Writes one file of BF16, F32 and U8 tensors and waits until it is on the disk."""
+    """Writes one file of tensors of the dtypes that are read and waits until it is on the disk."""
     ordered = sorted(tensors, key=lambda t: (-t.tensor.element_size(), t.name))
     header = _header(ordered)
     with path.open("xb") as stream:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from quantaudit.checkpoint.header import TensorEntry
+from quantaudit.checkpoint.header import DType, TensorEntry
 from quantaudit.checkpoint.index import TensorIndex
 from quantaudit.checkpoint.names import ExpertTensor, Part, Role
 from quantaudit.core.errors import InputError
+
+_CODES = (DType.F8_E4M3, DType.U8)
+_PACKED = (
+    {Part.PACKED, Part.SCALE},
+    {Part.PACKED, Part.SCALE, Part.SHAPE},
+    {Part.PACKED, Part.SCALE, Part.GLOBAL},
+)
+_SCALED = ({Part.WEIGHT, Part.SCALE}, {Part.WEIGHT, Part.SCALE_INV}, {Part.WEIGHT, Part.SCALE, Part.ABOVE})
 
 
 class Storage(StrEnum):
@@ -42,16 +50,16 @@ def classify(entries: dict[Part, TensorEntry]) -> Storage:
         InputError: If its codes lack their scales, the scales their codes, or it is stored twice.
     """
     parts = entries.keys()
-    if parts == {Part.PACKED, Part.SCALE}:
-        return Storage.PACKED
     if parts == {Part.WEIGHT}:
         return Storage.WHOLE
     if not parts:
         return Storage.MISSING
+    if parts in _PACKED or (parts in _SCALED and entries[Part.WEIGHT].dtype in _CODES):
+        return Storage.PACKED
     name = next(iter(entries.values())).name
     stem = name.rpartition(".")[0]
     raise InputError(
         f"{stem} is stored as {' and '.join(sorted(parts))}",
-        expected=f"{Part.WEIGHT} alone, or {Part.PACKED} with {Part.SCALE}",
+        expected=f"{Part.WEIGHT} alone, or {Part.PACKED} with {Part.SCALE}, or 8-bit codes with theirs",
         fix="write the checkpoint again, every expert either packed or not",
     )

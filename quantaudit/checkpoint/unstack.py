@@ -6,13 +6,13 @@ Legend: E experts, O out, I in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from quantaudit.checkpoint.names import (
-    GROUP_SIZE,
     ExpertStack,
     ExpertTensor,
     Part,
@@ -22,14 +22,15 @@ from quantaudit.checkpoint.names import (
     expert_stacks,
     parse_stack,
 )
+from quantaudit.checkpoint.packed import MODELOPT_NVFP4, Packing, parts_of
+from quantaudit.checkpoint.packed_tensors import encode_parts, packing_of
 from quantaudit.checkpoint.reader import check_finite, check_packed
 from quantaudit.checkpoint.serialize import NamedTensor
 from quantaudit.checkpoint.strict_json import shown
 from quantaudit.core.errors import InputError
-from quantaudit.core.format import E2M1, E8M0
-from quantaudit.core.scheme import ExponentScale, Layout, PerGroup, Scheme
+from quantaudit.core.scheme import Scheme
 from quantaudit.model.config import ModelConfig
-from quantaudit.numerics import QuantizedTensor, pack, quantize
+from quantaudit.numerics import QuantizedTensor, quantize
 
 Parameters: TypeAlias = "Iterable[tuple[str, Tensor | QuantizedTensor]]"
 
@@ -47,13 +48,20 @@ def round_to_storage(parameters: Iterable[tuple[str, Tensor]], config: ModelConf
         yield name, tensor.detach().to(torch.float32 if name in wide else torch.bfloat16)
 
 
-def layout_tensors(parameters: Parameters, config: ModelConfig, scheme: Scheme | None) -> Iterator[NamedTensor]:
+def layout_tensors(
+    parameters: Parameters,
+    config: ModelConfig,
+    scheme: Scheme | None,
+    *,
+    nvfp4: Packing = MODELOPT_NVFP4,
+) -> Iterator[NamedTensor]:
     """Yields the tensors of the layout, without padding, in the order of the parameters.
 
     Args:
         parameters: Name in the model and value, each exactly once, experts stacked; quantized ones are packed.
         config: The model.
         scheme: Quantizes the experts that are not yet; `None` leaves them as they are.
+        nvfp4: Convention in which NVFP4 is written.
 
     Raises:
         InputError: If a parameter is missing, unknown or there twice, has the wrong shape or dtype, holds NaN or
@@ -69,7 +77,7 @@ def layout_tensors(parameters: Parameters, config: ModelConfig, scheme: Scheme |
         expected.remove(name)
         stack = parse_stack(name)
         if stack is not None:
-            yield from _expert_tensors(stack, value, config, scheme)
+            yield from _expert_tensors(stack, value, config, scheme, nvfp4)
         else:
             yield _dense_tensor(slots[name], value)
     if expected:
@@ -102,7 +110,7 @@ def _dense_tensor(slot: Slot, value: Tensor | QuantizedTensor) -> NamedTensor:
 
 
 def _expert_tensors(
-    stack: ExpertStack, value: Tensor | QuantizedTensor, config: ModelConfig, scheme: Scheme | None
+    stack: ExpertStack, value: Tensor | QuantizedTensor, config: ModelConfig, scheme: Scheme | None, nvfp4: Packing
 ) -> Iterator[NamedTensor]:
     shape = (config.num_experts, *expert_shape(config, stack.role))
     if isinstance(value, Tensor):
@@ -111,27 +119,43 @@ def _expert_tensors(
             for e, matrix_OI in enumerate(value.detach().unbind(0)):
                 yield NamedTensor(ExpertTensor(stack.layer, e, stack.role, Part.WEIGHT).name, matrix_OI)
             return
-        _check_storable(scheme)
+        packing = _storable(scheme, shape, stack)
         value = quantize(value.detach(), scheme)
-    _check_storable(value.scheme)
+    else:
+        packing = _storable(value.scheme, value.shape, stack)
     if value.shape != shape:
         raise _wrong_shape(stack.parameter, value.shape, shape)
     check_packed(value, stack.parameter)
-    for e, (codes_OI, scales_OG) in enumerate(zip(value.codes, value.scales, strict=True)):
-        packed = pack(codes_OI, Layout.LOW_NIBBLE_FIRST)
-        yield NamedTensor(ExpertTensor(stack.layer, e, stack.role, Part.PACKED).name, packed)
-        yield NamedTensor(ExpertTensor(stack.layer, e, stack.role, Part.SCALE).name, scales_OG)
+    if packing is MODELOPT_NVFP4:
+        packing = nvfp4
+    for e in range(shape[0]):
+        for part, tensor in encode_parts(matrix_of(value, e), packing).items():
+            yield NamedTensor(ExpertTensor(stack.layer, e, stack.role, part).name, tensor, packing)
 
 
-def _check_storable(scheme: Scheme) -> None:
-    """Checks that codes and scales of this scheme decode alike as `mxfp4-pack-quantized`."""
-    is_power_of_two = isinstance(scheme.scale, ExponentScale) and scheme.scale.format == E8M0
-    if scheme.element != E2M1 or scheme.granularity != PerGroup(size=GROUP_SIZE) or not is_power_of_two:
+def matrix_of(q: QuantizedTensor, expert: int) -> QuantizedTensor:
+    """Returns one matrix of a stack, sharing its memory."""
+    return replace(
+        q,
+        codes=q.codes[expert],
+        scales=q.scales[expert],
+        second_scales=None if q.second_scales is None else q.second_scales[expert],
+        shape=q.shape[1:],
+    )
+
+
+def _storable(scheme: Scheme, shape: tuple[int, ...], stack: ExpertStack) -> Packing:
+    """Returns how codes and scales of this scheme are packed."""
+    packing = packing_of(scheme)
+    if packing is None:
         raise InputError(
             f"experts in {scheme.name}",
-            expected=f"E2M1 codes in groups of {GROUP_SIZE} with E8M0 scales (mxfp4-*)",
-            fix="write them in bf16, or quantize to an mxfp4 scheme",
+            expected="MXFP4, MXFP8, NVFP4, FP8, or integers of 2, 3, 4 or 8 bits with one scale a group or row",
+            fix="write them in bf16, or quantize to such a scheme",
         )
+    rows, cols = shape[-2:]
+    parts_of(packing, rows, cols, stack.parameter)
+    return packing
 
 
 def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], *, allow_bf16: bool) -> None:

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from quantaudit.checkpoint.config_export import export_config
+from quantaudit.checkpoint.config_export import export_packed_config
 from quantaudit.checkpoint.config_json import CONFIG_FILE
 from quantaudit.checkpoint.folder import INDEX_FILE, SINGLE_FILE
-from quantaudit.checkpoint.names import Part, dense_slots
+from quantaudit.checkpoint.names import ExpertStack, dense_slots, parse_expert
+from quantaudit.checkpoint.packed import MODELOPT_NVFP4, Packing
 from quantaudit.checkpoint.serialize import NamedTensor, write_safetensors
 from quantaudit.checkpoint.unstack import Parameters, layout_tensors, pad
 from quantaudit.core.errors import InputError
@@ -26,7 +27,14 @@ from quantaudit.model.config import ModelConfig
 
 
 def write_checkpoint(
-    path: Path, config: ModelConfig, parameters: Parameters, *, scheme: Scheme | None, shard_bytes: int | None
+    path: Path,
+    config: ModelConfig,
+    parameters: Parameters,
+    *,
+    scheme: Scheme | None,
+    shard_bytes: int | None,
+    nvfp4: Packing = MODELOPT_NVFP4,
+    is_partial: bool = False,
 ) -> None:
     """Writes a checkpoint that `open_checkpoint` reads back bit for bit.
 
@@ -39,6 +47,9 @@ def write_checkpoint(
             they are, bf16 or fp32; quantized experts are packed.
         scheme: Quantizes and packs the experts that are tensors; `None` leaves them as they are.
         shard_bytes: Size at which a shard is closed; `None` writes one file.
+        nvfp4: Convention in which NVFP4 is written: the one of compressed-tensors rarely holds the upper scales.
+        is_partial: Whether experts that are not packed are meant to be: the configuration then names those that are,
+            and otherwise declares all of them, as the release does.
 
     Raises:
         InputError: If the folder is not empty, or the parameters do not fit the configuration or the layout.
@@ -47,10 +58,10 @@ def write_checkpoint(
     if shard_bytes is not None and shard_bytes <= 0:
         raise InputError(f"shards of {shard_bytes} bytes", expected="a positive size, or None", fix="raise it")
     slots = {slot.name: slot for slot in dense_slots(config)}
-    stored = (pad(named, slots) for named in layout_tensors(parameters, config, scheme))
+    stored = (pad(named, slots) for named in layout_tensors(parameters, config, scheme, nvfp4=nvfp4))
     with _folder_in_place(path) as folder:
-        is_packed = _write_weights(folder, stored, shard_bytes)
-        write_atomically(folder / CONFIG_FILE, export_config(config, is_packed=is_packed))
+        packings = _write_weights(folder, stored, shard_bytes)
+        write_atomically(folder / CONFIG_FILE, export_packed_config(config, packings, is_partial=is_partial))
 
 
 def _check_target(path: Path) -> None:
@@ -91,19 +102,27 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_weights(folder: Path, tensors: Iterable[NamedTensor], shard_bytes: int | None) -> bool:
-    """Writes the weight files and, for shards, their index; returns whether any tensor is packed."""
+def _write_weights(folder: Path, tensors: Iterable[NamedTensor], shard_bytes: int | None) -> dict[ExpertStack, Packing]:
+    """Writes the weight files and, for shards, their index; returns how stacks are packed."""
+    packings: dict[ExpertStack, Packing] = {}
     names_by_shard: list[list[str]] = []
     total_bytes = 0
     for shard in _cut(tensors, shard_bytes):
         write_safetensors(folder / _part_name(len(names_by_shard)), shard)
         names_by_shard.append([named.name for named in shard])
+        packings |= {_stack_of(named.name): named.packing for named in shard if named.packing is not None}
         total_bytes += sum(named.num_bytes for named in shard)
     if shard_bytes is None:
         (folder / _part_name(0)).rename(folder / SINGLE_FILE)
     else:
         _name_shards(folder, names_by_shard, total_bytes)
-    return any(name.endswith(Part.PACKED) for names in names_by_shard for name in names)
+    return packings
+
+
+def _stack_of(name: str) -> ExpertStack:
+    tensor = parse_expert(name)
+    assert tensor is not None, f"{name} is packed, so it is an expert's"
+    return ExpertStack(tensor.layer, tensor.role)
 
 
 def _cut(tensors: Iterable[NamedTensor], shard_bytes: int | None) -> Iterator[list[NamedTensor]]:

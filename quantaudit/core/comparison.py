@@ -23,6 +23,8 @@ class Encoding(StrEnum):
     MXFP8 = "mxfp8"
     NVFP4 = "nvfp4"
     FP8 = "fp8"
+    INT2 = "int2"
+    INT3 = "int3"
     INT4 = "int4"
     INT8 = "int8"
     INTEGERS = "integers"  # a table of indices, a mask: no weight

@@ -48,7 +48,13 @@ def test_unexpected_tensors_are_counted(plain: Path) -> None:
     assert "holds 3 tensors that the model has not, first 'language_model.model.layers.5.mlp" in refused(plain, add)
 
 
-@pytest.mark.parametrize("name", ["weight_shape", "weight_zero_point", "input_scale", "weight_global_scale"])
+@pytest.mark.parametrize("name", ["weight_shape", "weight_scale_2", "weight_global_scale"])
+def test_a_part_of_another_packed_format_is_refused(packed: Path, name: str) -> None:
+    message = refused(packed, lambda tensors: tensors.update({f"{LAYER_2}.0.w1.{name}": ("U8", [1], b"x")}))
+    assert f"{LAYER_2}.0.w1" in message
+
+
+@pytest.mark.parametrize("name", ["weight_zero_point", "input_scale"])
 def test_parts_of_other_packed_formats_are_unexpected(packed: Path, name: str) -> None:
     message = refused(packed, lambda tensors: tensors.update({f"{LAYER_2}.0.w1.{name}": ("U8", [1], b"x")}))
     assert f"holds 1 tensors that the model has not, first '{LAYER_2}.0.w1.{name}'" in message

@@ -96,7 +96,7 @@ def test_expert_names_are_read_back() -> None:
         "language_model.model.layers.1.block_sparse_moe.experts.\u0661.w1.weight",
         "language_model.model.layers.1.block_sparse_moe.experts.9999999999.w1.weight",
         "language_model.model.layers.1.block_sparse_moe.experts.0.w4.weight",
-        "language_model.model.layers.1.block_sparse_moe.experts.0.w1.weight_shape",
+        "language_model.model.layers.1.block_sparse_moe.experts.0.w1.weight_zero_point",
         "language_model.model.layers.1.block_sparse_moe.experts.0.w1.weight\n",
         "x.language_model.model.layers.1.block_sparse_moe.experts.0.w1.weight",
     ],

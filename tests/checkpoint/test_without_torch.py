@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = "header folder index config_json config_export declared names layout storage precision strict_json".split()
+MODULES = (
+    "header folder index config_json config_export declared declared_weights declaring packed names layout storage "
+    "precision strict_json"
+).split()
 
 
 def run(code: str) -> str:

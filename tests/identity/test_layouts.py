@@ -16,6 +16,7 @@ from quantaudit.identity.layouts.logical import DENSE, Side, keep_matching, logi
 from quantaudit.identity.layouts.opening import open_side
 from quantaudit.identity.layouts.stored import StoredMatrix
 from quantaudit.numerics import dequantize, get_scheme, pack, quantize
+from tests.checkpoint.packed_files import SCHEMES, quantized_stacks, written_once
 from tests.checkpoint.tiny import file_of
 
 MODULE = "model.layers.2.mlp.experts.1.gate_proj"
@@ -80,7 +81,10 @@ def in_module(parts: dict[str, Tensor], module: str = MODULE) -> dict[str, Tenso
 CT_FORMATS = {
     "mxfp4": ("MXFP4A16", "mxfp4-pack-quantized", Encoding.MXFP4, 32),
     "nvfp4": ("NVFP4A16", "nvfp4-pack-quantized", Encoding.NVFP4, 16),
+    "int2": ("W2A16", "pack-quantized", Encoding.INT2, 128),
+    "int3": ("W3A16", "pack-quantized", Encoding.INT3, 128),
     "int4": ("W4A16", "pack-quantized", Encoding.INT4, 128),
+    "int8": ("W8A16", "pack-quantized", Encoding.INT8, 128),
     "mxfp8": ("MXFP8A16", "mxfp8-quantized", Encoding.MXFP8, 32),
     "fp8-tensor": ("FP8", "float-quantized", Encoding.FP8, 0),
     "fp8-channel": ("FP8_DYNAMIC", "float-quantized", Encoding.FP8, 256),
@@ -110,6 +114,15 @@ def test_compressed_tensors_decodes_to_the_same_values(name: str, tmp_path: Path
     assert matrix.encoding is encoding and matrix.shape == (8, 256)
     ours = all_values(matrix)
     assert torch.equal(ours.to(theirs.dtype), theirs) and ours.abs().max() > 1
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_packed_checkpoint_has_the_values_that_were_packed(name: str) -> None:
+    side = open_side(written_once(name))
+    for stack, q in quantized_stacks(name).items():
+        role = {"w1": "gate", "w2": "down", "w3": "up"}[stack.role]
+        for expert, source in side.tensors[f"layers.{stack.layer}.experts.{role}"].matrices.items():
+            assert torch.equal(all_values(source.read()), dequantize(q, torch.float32)[expert])
 
 
 def test_fp8_blocks_at_the_edge_share_a_partial_scale(tmp_path: Path) -> None:
@@ -231,6 +244,13 @@ CONTRADICTIONS = {
     "blocks that do not fit": {
         "weight": torch.zeros(200, 200).to(torch.float8_e4m3fn),
         "weight_scale": torch.ones(3, 3),
+    },
+    "codes with the other name of scales": {"weight_packed": PACKED, "weight_scale_inv": SCALE},
+    "a multiplier without codes": {"weight_scale_2": torch.ones(1), "weight_scale": SCALE},
+    "words of five bits": {
+        "weight_packed": torch.zeros(2, 5, dtype=torch.int32),
+        "weight_scale": torch.ones(2, 1),
+        "weight_shape": torch.tensor([2, 32]),
     },
     "a shape of another weight": {
         "weight_packed": torch.zeros(2, 2, dtype=torch.int32),

@@ -3,7 +3,8 @@
     weight                                        plain numbers
     weight_packed U8   weight_scale U8            mxfp4: E2M1 low nibble first, E8M0 a group of 32
     weight_packed U8   weight_scale F8_E4M3       nvfp4: E2M1, a group of 16, weight_global_scale a divisor
-    weight_packed I32  weight_scale float         int4: value + 8, low nibble first
+    weight U8          weight_scale F8_E4M3       nvfp4 too, with weight_scale_2, a multiplier
+    weight_packed I32  weight_scale float         int2, int3, int4, int8: offset codes, no bit to spare
     weight F8_E4M3     weight_scale U8            mxfp8: E8M0 a group of 32
     weight F8_E4M3     weight_scale[_inv] float   fp8: one scale a tensor, row, group or block
     weight I8          weight_scale float         int8: likewise
@@ -22,10 +23,11 @@ import torch
 
 from quantaudit.checkpoint.header import DType, TensorEntry
 from quantaudit.checkpoint.index import Located
+from quantaudit.checkpoint.packed import INTEGERS, width_of
 from quantaudit.checkpoint.strict_json import shown
 from quantaudit.core.comparison import Encoding
 from quantaudit.core.errors import InputError
-from quantaudit.core.format import E2M1, E4M3, INT4, INT8
+from quantaudit.core.format import E2M1, E4M3, INT8
 from quantaudit.core.scheme import Layout
 from quantaudit.identity.layouts.logical import MatrixSource
 from quantaudit.identity.layouts.reading import FLOATS, as_rows, read_bytes, read_tensor
@@ -35,8 +37,10 @@ Bundle: TypeAlias = Mapping[str, Located]
 
 WEIGHT, PACKED, SCALE, SCALE_INV = "weight", "weight_packed", "weight_scale", "weight_scale_inv"
 GLOBAL, SHAPE, ZERO_POINT, ORDER = "weight_global_scale", "weight_shape", "weight_zero_point", "weight_g_idx"
-SUFFIXES = frozenset({WEIGHT, PACKED, SCALE, SCALE_INV, GLOBAL, SHAPE, ZERO_POINT, ORDER})
+ABOVE = "weight_scale_2"
+SUFFIXES = frozenset({WEIGHT, PACKED, SCALE, SCALE_INV, GLOBAL, SHAPE, ZERO_POINT, ORDER, ABOVE})
 _FLOATS = frozenset(FLOATS)
+_INTEGER_ENCODINGS = {2: Encoding.INT2, 3: Encoding.INT3, 4: Encoding.INT4, 8: Encoding.INT8}
 _INTEGERS = frozenset({DType.BOOL, DType.I16, DType.U16, DType.I64, DType.U64})
 _BLOCK = 128
 
@@ -66,6 +70,8 @@ def recognise(stem: str, parts: Bundle) -> MatrixSource:
     if PACKED in parts:
         return _packed(stem, parts)
     scale = parts.get(SCALE) or parts.get(SCALE_INV)
+    if ABOVE in parts:
+        return _multiplied(stem, parts)
     only = parts.get(WEIGHT) or parts.get("")
     if scale is not None and WEIGHT in parts:
         return _scaled(stem, parts[WEIGHT], scale)
@@ -90,10 +96,10 @@ def plain(located: Located) -> MatrixSource:
 
 
 def _check_complete(stem: str, parts: Bundle) -> None:
-    has_codes, has_scale = PACKED in parts, SCALE in parts or SCALE_INV in parts
+    has_codes = PACKED in parts
     if has_codes and WEIGHT in parts:
         raise _contradiction(stem, f"both {WEIGHT} and {PACKED}", "each weight once")
-    if has_codes and not has_scale:
+    if has_codes and SCALE not in parts:
         raise _contradiction(stem, f"{PACKED} without {SCALE}", "codes and their scales")
     if not has_codes and WEIGHT not in parts and "" not in parts:
         raise _contradiction(stem, f"{' and '.join(sorted(parts))} without a weight", "scales and their codes")
@@ -106,55 +112,81 @@ def _packed(stem: str, parts: Bundle) -> MatrixSource:
     if len(codes.shape) < 2 or not (is_words or (codes.dtype is DType.U8 and scale.dtype in kinds)):
         return _unknown(stem, parts.values())
     if is_words:
-        shape = (*codes.shape[:-1], _num_cols(stem, codes, parts))
-        return _int4(stem, shape, parts)
+        return _words(stem, parts)
     kind = kinds[scale.dtype]
     if (kind is ScaleKind.E4M3) != (GLOBAL in parts):
         return _unknown(stem, parts.values())
-    group = 32 if kind is ScaleKind.E8M0 else 16
+    if kind is ScaleKind.E4M3:
+        return _nvfp4(stem, parts, parts[PACKED], parts[GLOBAL], multiplies_global=False)
     shape = (*codes.shape[:-1], codes.shape[-1] * 2)
-    _check_groups(stem, scale, shape, group)
-    packing = Packing(element=E2M1, layout=Layout.LOW_NIBBLE_FIRST, scale=kind, tile_rows=1, tile_cols=group)
-    encoding = Encoding.MXFP4 if kind is ScaleKind.E8M0 else Encoding.NVFP4
-    above = parts.get(GLOBAL) if kind is ScaleKind.E4M3 else None
-    if above is not None and (above.entry.dtype is not DType.F32 or above.entry.num_bytes != 4):
+    _check_groups(stem, scale, shape, 32)
+    packing = Packing(element=E2M1, layout=Layout.LOW_NIBBLE_FIRST, scale=kind, tile_rows=1, tile_cols=32)
+    return quantized(stem, Encoding.MXFP4, packing, shape, parts[PACKED], parts[SCALE], None)
+
+
+def _multiplied(stem: str, parts: Bundle) -> MatrixSource:
+    """Returns NVFP4 codes in `weight`, whose global scale is a multiplier."""
+    codes, scale = parts.get(WEIGHT), parts.get(SCALE)
+    is_nvfp4 = codes is not None and codes.entry.dtype is DType.U8 and len(codes.entry.shape) >= 2
+    if codes is None or scale is None or not is_nvfp4 or scale.entry.dtype is not DType.F8_E4M3:
         return _unknown(stem, parts.values())
-    return quantized(stem, encoding, packing, shape, parts[PACKED], parts[SCALE], above)
+    return _nvfp4(stem, parts, codes, parts[ABOVE], multiplies_global=True)
 
 
-def _num_cols(stem: str, codes: TensorEntry, parts: Bundle) -> int:
-    """Returns the columns that 8-code words hold; `weight_shape` may say that the last word is partial."""
-    full = codes.shape[-1] * 8
-    if SHAPE not in parts:
-        return full
-    stated = parts[SHAPE].entry
+def _nvfp4(stem: str, parts: Bundle, codes: Located, above: Located, *, multiplies_global: bool) -> MatrixSource:
+    shape = (*codes.entry.shape[:-1], codes.entry.shape[-1] * 2)
+    _check_groups(stem, parts[SCALE].entry, shape, 16)
+    if above.entry.dtype is not DType.F32 or above.entry.num_bytes != 4:
+        return _unknown(stem, parts.values())
+    packing = Packing(
+        element=E2M1,
+        layout=Layout.LOW_NIBBLE_FIRST,
+        scale=ScaleKind.E4M3,
+        tile_rows=1,
+        tile_cols=16,
+        multiplies_global=multiplies_global,
+    )
+    return quantized(stem, Encoding.NVFP4, packing, shape, codes, parts[SCALE], above)
+
+
+def _words(stem: str, parts: Bundle) -> MatrixSource:
+    """Returns integers in words: `weight_shape` tells their width, and how many are in a last word; else 8 a word."""
+    codes, scale = parts[PACKED].entry, parts[SCALE].entry
+    words = codes.shape[-1]
+    cols = _stated_cols(stem, parts) if SHAPE in parts else words * 8
+    bits = width_of(words, cols)
+    shape = (*codes.shape[:-1], cols)
+    if bits is None:
+        raise _contradiction(
+            stem, f"{SHAPE} {list(shape)} beside codes {list(codes.shape)}", "codes of 2, 3, 4 or 8 bits in every word"
+        )
+    groups = scale.shape[-1] if scale.shape else 0
+    if len(scale.shape) != len(shape) or scale.shape[:-1] != shape[:-1] or not groups or cols % groups:
+        raise _contradiction(
+            stem, f"scales {list(scale.shape)} beside a weight {list(shape)}", "one scale a group of a row"
+        )
+    packing = Packing(
+        element=INTEGERS[bits],
+        layout=Layout.INT32_WORDS,
+        scale=ScaleKind.FLOAT,
+        tile_rows=1,
+        tile_cols=cols // groups,
+    )
+    return quantized(stem, _INTEGER_ENCODINGS[bits], packing, shape, parts[PACKED], parts[SCALE], None)
+
+
+def _stated_cols(stem: str, parts: Bundle) -> int:
+    stated, codes = parts[SHAPE].entry, parts[PACKED].entry
     if stated.dtype not in (DType.I64, DType.I32) or not 0 < stated.num_bytes <= 64:
         raise _contradiction(stem, f"a {SHAPE} of {stated.dtype}", "a few 64-bit integers")
     data = bytes(read_bytes(parts[SHAPE]).tolist())
     width = 8 if stated.dtype is DType.I64 else 4
     shape = [int.from_bytes(data[i : i + width], "little", signed=True) for i in range(0, len(data), width)]
-    if shape[:-1] != list(codes.shape[:-1]) or not full - 8 < shape[-1] <= full:
+    if shape[:-1] != list(codes.shape[:-1]) or shape[-1] < 1:
         raise _contradiction(
-            stem, f"{SHAPE} {shape} beside codes {list(codes.shape)}", "8 codes of 4 bits in every word"
+            stem, f"{SHAPE} {shape} beside codes {list(codes.shape)}", "the rows of the codes, and their columns"
         )
     return shape[-1]
-
-
-def _int4(stem: str, shape: tuple[int, ...], parts: Bundle) -> MatrixSource:
-    scale = parts[SCALE].entry
-    groups = scale.shape[-1] if scale.shape else 0
-    if len(scale.shape) != len(shape) or scale.shape[:-1] != shape[:-1] or not groups or shape[-1] % groups:
-        raise _contradiction(
-            stem, f"scales {list(scale.shape)} beside a weight {list(shape)}", "one scale a group of a row"
-        )
-    packing = Packing(
-        element=INT4,
-        layout=Layout.INT32_WORDS,
-        scale=ScaleKind.FLOAT,
-        tile_rows=1,
-        tile_cols=shape[-1] // groups,
-    )
-    return quantized(stem, Encoding.INT4, packing, shape, parts[PACKED], parts[SCALE], None)
 
 
 def _scaled(stem: str, weight: Located, scale: Located) -> MatrixSource:

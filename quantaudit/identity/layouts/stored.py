@@ -3,8 +3,8 @@
     decoded = value(code) * scale in fp32, or value(code) * (scale / global scale), then one rounding to the dtype asked
 
 A plain matrix has one part, its numbers. A quantized one has codes, packed along the last axis, scales of a grid of
-tiles, and for NVFP4 a global scale that the file gives as a divisor. What is decoded at a time is a few rows, so that
-memory is bounded by what is stored.
+tiles, and for NVFP4 a global scale that the file gives as a divisor, or as a multiplier. What is decoded at a time is
+a few rows, so that memory is bounded by what is stored.
 
 Shape suffixes: R rows, C columns, T tiles of the grid.
 """
@@ -19,6 +19,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from quantaudit.checkpoint.bit_words import unpack_words
 from quantaudit.core.comparison import Encoding
 from quantaudit.core.format import E4M3, Format, IntegerFormat
 from quantaudit.core.scheme import Layout
@@ -56,6 +57,7 @@ class Packing:
         scale: How scales are written.
         tile_rows: Rows that share a scale.
         tile_cols: Columns that share a scale.
+        multiplies_global: Whether a global scale is a multiplier.
     """
 
     element: Format
@@ -63,6 +65,7 @@ class Packing:
     scale: ScaleKind
     tile_rows: int
     tile_cols: int
+    multiplies_global: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,6 +99,8 @@ class StoredMatrix:
         """Returns codes of some rows, [R, C] uint8, or int8 for integers."""
         assert self.packing is not None
         packed = self.parts[Part.CODES][rows]
+        if self.packing.layout is Layout.INT32_WORDS:
+            return unpack_words(packed, self.packing.element.bits, self.shape[1])
         dtype = torch.int8 if isinstance(self.packing.element, IntegerFormat) else torch.uint8
         return unpack(packed, self.packing.layout, dtype=dtype, num_codes=self.shape[1])
 
@@ -111,7 +116,9 @@ class StoredMatrix:
             case ScaleKind.FLOAT:
                 scales = stored.float()
         above = self.parts.get(Part.GLOBAL_SCALE)
-        return scales if above is None else scales / above.float()
+        if above is None:
+            return scales
+        return scales * above.float() if self.packing.multiplies_global else scales / above.float()
 
     def values(self, rows: slice, dtype: torch.dtype = torch.float32) -> Tensor:
         """Returns decoded values of some rows, [R, C], rounded once to `dtype`."""
