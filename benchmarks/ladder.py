@@ -1,4 +1,4 @@
-"""The ladder: the default audit of the embedded model under every bundled recipe that does not train.
+"""The ladder: the default audit of the embedded model under every bundled recipe that rounds to nearest.
 
 `python -m benchmarks.ladder [--threads N]` prints the table and writes benchmarks/results/ladder.json. Predicted before
 the first run: fp8-block and the 4-bit recipes within the fidelity margin of 0.02 nats, int3 near it, int2 rejected.
@@ -23,7 +23,7 @@ def main() -> None:
     """Runs every audit and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=None)
-    untrained = [name for name in recipe_names() if load_recipe(name).repair is None]
+    untrained = [name for name in recipe_names() if load_recipe(name).rounds_to_nearest()]
     parser.add_argument("recipes", nargs="*", default=untrained)
     args = parser.parse_args()
     rows = []

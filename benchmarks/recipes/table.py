@@ -56,7 +56,8 @@ def _entry(recipe: Recipe) -> tuple[str, ...]:
     rule = recipe.rules[0] if recipe.rules else None
     weight = "as they are" if rule is None or rule.weight is None else f"`{rule.weight}`"
     inputs = "as they are" if rule is None or rule.activation is None else f"`{rule.activation}`"
-    repair = "none" if recipe.repair is None else f"{recipe.repair.steps} steps"
+    codes = "none" if recipe.gptq is None else "GPTQ"
+    repair = codes if recipe.repair is None else f"{recipe.repair.steps} steps"
     return (f"`{recipe.name}`", weight, inputs, repair, recipe.description)
 
 

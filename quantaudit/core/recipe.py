@@ -1,7 +1,7 @@
 """Recipes: ordered rules that say which tensors get which scheme, how the result is executed, and how it is repaired.
 
 `run` uses rules and execution; `recipe run` also calibrates (chooses what the rules leave open, on the select split)
-and repairs (trains, on the train split).
+and repairs (trains, on the train split) or compensates errors of rounding (GPTQ, on the train split).
 """
 
 from __future__ import annotations
@@ -156,6 +156,20 @@ class Calibration(Frozen):
     probes_per_family: int = Field(default=40, ge=1)
 
 
+class Gptq(Frozen):
+    """Chooses codes that make up for each other's errors on calibration inputs, instead of the nearest ones.
+
+    Attributes:
+        items_per_family: Items of the train split, of every family that is trained.
+        dampening: Share of the mean of the Hessian's diagonal that is added to it.
+        seed: Decides the items.
+    """
+
+    items_per_family: int = Field(default=48, ge=1)
+    dampening: float = Field(default=0.01, gt=0)
+    seed: int = Field(default=0, ge=0)
+
+
 class Recipe(Frozen):
     """A deployment in words a machine can follow. First matching rule wins; a rule that matches nothing is an error.
 
@@ -164,6 +178,7 @@ class Recipe(Frozen):
         requantize: Whether an already quantized tensor may be quantized by another scheme (double quantization).
         calibration: What `recipe run` chooses first; nothing when `None`.
         repair: How `recipe run` trains; not at all when `None`.
+        gptq: How `recipe run` chooses codes; the nearest when `None`.
     """
 
     schema_version: int = 1
@@ -176,6 +191,13 @@ class Recipe(Frozen):
     # Not written where there is none: recipes without them keep the digest they have always had.
     calibration: Calibration | None = Field(default=None, exclude_if=lambda value: value is None)
     repair: Repair | None = Field(default=None, exclude_if=lambda value: value is None)
+    gptq: Gptq | None = Field(default=None, exclude_if=lambda value: value is None)
+
+    @model_validator(mode="after")
+    def _has_one_cure(self) -> Self:
+        if self.repair is not None and self.gptq is not None:
+            raise ValueError("a recipe has [repair] or [gptq], not both")
+        return self
 
     @field_validator("rules")
     @classmethod
@@ -188,6 +210,10 @@ class Recipe(Frozen):
     def rule_for(self, module: str) -> Rule | None:
         """Returns the first rule that matches the module name."""
         return next((rule for rule in self.rules if rule.covers(module)), None)
+
+    def rounds_to_nearest(self) -> bool:
+        """Tells whether rules and execution are all there is to it."""
+        return self.repair is None and self.gptq is None
 
     def is_identity(self) -> bool:
         """Tells whether the recipe changes nothing."""

@@ -2,6 +2,8 @@
 
 hi is the model as it was given. Preservation gates: hi against the repaired model under the recipe, which is the audit
 `after`. The quantization gap explains: the repaired model's masters against itself under the recipe.
+
+A recipe with [gptq] trains nothing: its control is round-to-nearest, the arm `before`, and its masters are hi's.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -37,8 +40,10 @@ from quantaudit.probes.world import default_probes
 from quantaudit.reporting.recipe_run import render_recipe_run
 from quantaudit.training.calibrate import calibrate
 from quantaudit.training.effect import measure_effect
-from quantaudit.training.export import export_masters, realize, write_export
+from quantaudit.training.export import export_masters, realize, write_export, write_stacks
+from quantaudit.training.gptq import check_library, library_version
 from quantaudit.training.repair import Trained, control_of, repair_of, train_arm
+from quantaudit.training.rounding import Rounded, round_by_gptq
 
 Progress = Callable[[str, int, int], None]
 _CPU = torch.device("cpu")  # one thread on one kind of device: a recipe's result is a function of its seed
@@ -91,7 +96,7 @@ def run_recipe(
     Training reads the training split and calibration the select split; the audit split only judges.
 
     Args:
-        name: Bundled name or TOML file of a recipe with a [repair].
+        name: Bundled name or TOML file of a recipe with a [repair] or a [gptq].
         model: Checkpoint folder; the embedded model when `None`.
         output: Folder of the reports, of `recipe.json` and `recipe.md`, and of the repaired checkpoint; a run that was
             stopped goes on from what it holds.
@@ -104,6 +109,8 @@ def run_recipe(
         InputError: If an input is wrong, or the loss is not finite.
     """
     recipe = with_seed(load_recipe(name), seed)
+    if recipe.gptq is not None:
+        check_library()
     agreed = load_contract(contract)
     probes = choose_probes(default_probes(Split.AUDIT), agreed)
     check_request(agreed, probes)
@@ -124,17 +131,34 @@ def run_recipe(
 
 
 def with_seed(recipe: Recipe, seed: int | None) -> Recipe:
-    """Returns the recipe with another seed of its repair.
+    """Returns the recipe with another seed of its repair, or of its calibration items.
 
     Raises:
-        InputError: If the recipe does not train, or the seed is negative.
+        InputError: If the recipe only rounds to nearest, or the seed is negative.
     """
-    repair = repair_of(recipe)
+    part = recipe.gptq or repair_of(recipe)
     if seed is None:
         return recipe
     if seed < 0:
         raise InputError(f"the seed {seed}", expected="0 or more", fix="choose another")
-    return recipe.model_copy(update={"repair": repair.model_copy(update={"seed": seed})})
+    name = "repair" if recipe.gptq is None else "gptq"
+    return recipe.model_copy(update={name: part.model_copy(update={"seed": seed})})
+
+
+class _Made(NamedTuple):
+    """The deployments that are compared, the one that should be best last, and how they came about.
+
+    Attributes:
+        served: Arm by arm.
+        trainings: How arms were trained.
+        masters: The repaired model unquantized; `None` where that is hi.
+        notes: Sentences that qualify the result.
+    """
+
+    served: dict[Arm, Realization]
+    trainings: tuple[TrainingSummary, ...]
+    masters: NativeEngine | None
+    notes: tuple[str, ...]
 
 
 def carry_out_recipe(order: RecipeOrder) -> RecipeRun:
@@ -143,23 +167,58 @@ def carry_out_recipe(order: RecipeOrder) -> RecipeRun:
     torch.set_num_threads(1)
     hi = open_realization(order.checkpoint, _CPU)
     recipe = calibrate(hi, order.recipe, _CPU)
+    made = _train(order, hi, recipe) if recipe.gptq is None else _round(order, hi, recipe)
+    reports = {arm: _audit(order, recipe, arm, hi, lo) for arm, lo in made.served.items()}
+    engines = {arm.value: NativeEngine(lo, _CPU) for arm, lo in made.served.items()}
+    effect = _measure(order, "compare", NativeEngine(hi, _CPU), engines)
+    run = _summarize(order, recipe, hi, reports, made, effect)
+    if made.masters is not None:
+        gap = _measure(order, "gap", made.masters, {Arm.AFTER.value: engines[Arm.AFTER.value]})
+        run = run.model_copy(update={"gap": gap})
+    run = run.model_copy(update={"seconds": time.monotonic() - began})
+    write_atomically(order.folder / "recipe.json", run.to_json().encode())
+    write_atomically(order.folder / "recipe.md", render_recipe_run(run).encode())
+    return run
+
+
+def _train(order: RecipeOrder, hi: Realization, recipe: Recipe) -> _Made:
+    """Trains control and repair, and exports what was repaired."""
     control = train_arm(hi, recipe, Arm.CONTROL, folder=_control_state(order, recipe), progress=order.progress)
     after = train_arm(hi, recipe, Arm.AFTER, folder=order.folder / ".after", progress=order.progress)
-    _export(order, after, recipe)
+    if not _exported(order).exists():
+        write_export(_exported(order), after.model, recipe)
     served = {
         Arm.BEFORE: _round_to_nearest(hi, order.recipe),
         Arm.CONTROL: realize(control.model, recipe),
         Arm.AFTER: realize(after.model, recipe),
     }
-    reports = {arm: _audit(order, recipe, arm, hi, lo) for arm, lo in served.items()}
-    engines = {arm.value: NativeEngine(lo, _CPU) for arm, lo in served.items()}
-    effect = _measure(order, "compare", NativeEngine(hi, _CPU), engines)
-    run = _summarize(order, recipe, hi, reports, (control.summary, after.summary), effect)
-    gap = _measure(order, "gap", _masters(after), {Arm.AFTER.value: engines[Arm.AFTER.value]})
-    run = run.model_copy(update={"gap": gap, "seconds": time.monotonic() - began})
-    write_atomically(order.folder / "recipe.json", run.to_json().encode())
-    write_atomically(order.folder / "recipe.md", render_recipe_run(run).encode())
-    return run
+    return _Made(served, (control.summary, after.summary), _masters(after), _TRAINED)
+
+
+def _round(order: RecipeOrder, hi: Realization, recipe: Recipe) -> _Made:
+    """Chooses codes by GPTQ, and exports them."""
+    rounded = round_by_gptq(hi, recipe, progress=order.progress)
+    if not _exported(order).exists():
+        write_stacks(_exported(order), export_masters(hi.model), dict(rounded.realization.stored), recipe)
+    served = {Arm.BEFORE: _round_to_nearest(hi, order.recipe), Arm.AFTER: rounded.realization}
+    return _Made(served, (), None, _rounded_notes(rounded))
+
+
+_TRAINED = (
+    "Training read the training split and calibration the select split; the audit split only judged.",
+    "A report's recipe holds [repair]; the arms before and control are rounded to nearest under its rules.",
+)
+
+
+def _rounded_notes(rounded: Rounded) -> tuple[str, ...]:
+    return (
+        f"Codes were chosen by GPTQ, the code of {library_version()}, on items of the training split; the audit split "
+        "only judged.",
+        "Nothing was trained, so round-to-nearest, the arm before, is the control; a report's recipe holds [gptq] in "
+        "both.",
+        f"Of {rounded.num_matrices} expert matrices, {rounded.num_short} saw fewer rows than they have columns, and "
+        f"{rounded.num_nearest} keep the codes of round-to-nearest for want of any.",
+    )
 
 
 def _control_state(order: RecipeOrder, recipe: Recipe) -> Path:
@@ -173,10 +232,8 @@ def _round_to_nearest(hi: Realization, recipe: Recipe) -> Realization:
     return apply_recipe(hi, recipe)
 
 
-def _export(order: RecipeOrder, after: Trained, recipe: Recipe) -> None:
-    target = order.folder / "checkpoint"
-    if not target.exists():
-        write_export(target, after.model, recipe)
+def _exported(order: RecipeOrder) -> Path:
+    return order.folder / "checkpoint"
 
 
 def _masters(after: Trained) -> NativeEngine:
@@ -231,25 +288,20 @@ def _summarize(
     recipe: Recipe,
     hi: Realization,
     reports: dict[Arm, AuditReport],
-    trainings: tuple[TrainingSummary, ...],
+    made: _Made,
     effect: Effect,
 ) -> RecipeRun:
-    repair = repair_of(recipe)
     num_expert_weights = sum(p.numel() for name, p in hi.model.named_parameters() if ".experts." in name)
     return RecipeRun(
         recipe=recipe,
-        seed=repair.seed,
+        seed=(recipe.gptq or repair_of(recipe)).seed,
         hi_source=order.hi_source,
         hi_digest=reports[Arm.BEFORE].hi.weights_digest,
         arms=tuple(summarize_arm(arm, report, num_expert_weights) for arm, report in reports.items()),
-        trainings=trainings,
+        trainings=made.trainings,
         effect=effect,
         gap=None,
-        notes=(
-            "Training read the training split and calibration the select split; the audit split only judged.",
-            "A report's recipe holds [repair]; the arms before and control are rounded to nearest under its rules.",
-            *_nothing_to_repair(effect),
-        ),
+        notes=(*made.notes, *_nothing_to_repair(effect)),
         seconds=0.0,
         command=order.command,
     )

@@ -13,6 +13,7 @@ from quantaudit.core.recipe_run import Arm, RecipeRun
 from quantaudit.reporting import read_report
 from quantaudit.reporting.recipe_run import render_recipe_run, summarize_recipe_run
 from tests.cli.command import Command
+from tests.training.gptq_library import IS_INSTALLED, choose
 
 BRIEF = """# Source: a test.
 schema_version = 1
@@ -32,6 +33,18 @@ distillation = 1.0
 [repair.families]
 facts = 1.0
 copying = 1.0
+"""
+
+COMPENSATED = """# Source: a test.
+schema_version = 1
+name = "compensated"
+
+[[rules]]
+match = "layers.*.experts.w[123]"
+weight = "int4-g32-div7.5"
+
+[gptq]
+items_per_family = 1
 """
 
 
@@ -56,6 +69,35 @@ def test_a_recipe_that_does_not_train_is_not_run(quantaudit: Command) -> None:
 
 def test_a_negative_seed_is_refused(quantaudit: Command) -> None:
     assert quantaudit("recipe", "run", "int3-qad", "--seed", "-1").code == 2
+
+
+@pytest.mark.skipif(IS_INSTALLED, reason="nvidia-modelopt is installed")
+def test_a_recipe_whose_library_is_missing_says_what_to_install(quantaudit: Command, tmp_path: Path) -> None:
+    ended = quantaudit("recipe", "run", "gptq-int3-g32", "-o", str(tmp_path / "out"))
+    assert ended.code == 2
+    assert "pip install 'quantaudit[modelopt]'" in ended.err and ended.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_gptq_has_round_to_nearest_for_its_control_and_exports_its_codes(
+    quantaudit: Command, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose("library" if IS_INSTALLED else "oracle", monkeypatch)
+    recipe, out = tmp_path / "compensated.toml", tmp_path / "out"
+    recipe.write_text(COMPENSATED, "utf-8")
+    arguments = ("recipe", "run", str(recipe), str(models / "plain"), "--contract", "smoke", "--threads", "1")
+    ended = quantaudit(*arguments, "--seed", "3", "-o", str(out), "--json")
+    assert ended.code == 0, ended.err
+    found = RecipeRun.from_json(ended.out)
+    assert [arm.arm for arm in found.arms] == [Arm.BEFORE, Arm.AFTER]
+    assert found.seed == 3 and found.trainings == () and found.gap is None
+    assert {r.before for r in found.effect.reductions} == {"before"}
+    before, after = found.arms
+    assert before.weights_digest != after.weights_digest and before.expert_bytes == after.expert_bytes
+    assert any("round-to-nearest, the arm before, is the control" in note for note in found.notes)
+    assert len(open_checkpoint(out / "checkpoint").packed_stacks()) > 0
+    assert (out / "recipe.md").read_text("utf-8") == render_recipe_run(found)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ REPAIRS = (
     *("fp8-block-rl", "int2-qad", "int3-qad", "k2-int4-qat", "k3-mxfp4-w4a16-qat", "k3-mxfp4-w4a8-qat"),
     *("mixed-precision-repair", "mxfp8-rl", "nvfp4-qad", "router-frozen", "safety-weighted-qad", "scale-learned"),
 )
+GPTQ = ("gptq-int3-g32", "gptq-int4-g32")
 EXPERTS = [f"layers.3.experts.w{i}" for i in (1, 2, 3)]
 OTHERS = ["layers.3.shared_experts.w1", "layers.3.attn.q", "layers.0.mlp.w1", "layers.3.router", "layers.3.experts.w4"]
 GOOD_CLAUSE = '[[clauses]]\nname = "a"\nstage = "task"\nobserver = "accuracy"\n'
@@ -45,7 +46,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_recipes_and_contracts_are_listed() -> None:
-    assert set(recipe_names()) == set(ROUNDED + REPAIRS)
+    assert set(recipe_names()) == set(ROUNDED + REPAIRS + GPTQ)
     assert recipe_names() == tuple(sorted(recipe_names()))
     assert contract_names() == ("default", "recorded", "recorded-answers", "rl-rollout", "smoke", "strict")
 
@@ -61,10 +62,13 @@ def test_a_bundled_recipe_has_its_name_and_quantizes_routed_experts_only(name: s
 
 def test_the_repairs_train_and_the_others_round_to_nearest() -> None:
     assert [name for name in recipe_names() if load_recipe(name).repair is not None] == sorted(REPAIRS)
+    assert [name for name in recipe_names() if load_recipe(name).gptq is not None] == sorted(GPTQ)
+    assert [name for name in recipe_names() if load_recipe(name).rounds_to_nearest()] == sorted(ROUNDED)
 
 
 def test_a_repair_rounds_under_the_rules_of_a_plain_recipe() -> None:
     pairs = {"k3-mxfp4-w4a8-qat": "k3-w4a8", "k3-mxfp4-w4a16-qat": "k3-w4a16", "nvfp4-qad": "nvfp4", "int2-qad": "int2"}
+    pairs |= {"gptq-int3-g32": "int3-g32", "gptq-int4-g32": "int4-g32"}
     assert all(load_recipe(repair).rules == load_recipe(plain).rules for repair, plain in pairs.items())
 
 
@@ -131,6 +135,12 @@ def test_a_recipe_file_is_read_by_path(write: Write) -> None:
     assert recipe == load_recipe(path)
     assert recipe.execution.dtype is ComputeDtype.BFLOAT16
     assert recipe.rules == (Rule(match="*", weight="nf4-b64"),)
+
+
+def test_a_recipe_trains_or_compensates_but_not_both(write: Write) -> None:
+    both = "[repair]\nsteps = 1\nlearning_rate = 1e-3\ncross_entropy = 1.0\nfamilies = {facts = 1.0}\n[gptq]\n"
+    with pytest.raises(InputError, match=r"a recipe has \[repair\] or \[gptq\], not both"):
+        load_recipe(write('name = "mine"\n[[rules]]\nmatch = "*"\nweight = "int3-g32"\n' + both))
 
 
 def test_a_recipe_survives_its_json() -> None:
