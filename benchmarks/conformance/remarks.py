@@ -16,8 +16,8 @@ _BORDERS = (
 
 REMARKS: Mapping[tuple[str, str, str, Part], str] = {
     (_SINGLE, _NVFP4, FP32, Part.CODES): (
-        "depends on the size of the weights, from 7 % where no scale meets the floor of 2^-6; here the size that gives "
-        "the published relative error, too"
+        "no independent check: size and spread of the weights were fitted to this share and to the published relative "
+        "error; it depends on them, from 7 % where no scale meets the floor of 2^-6"
     ),
     ("modelopt:nvfp4", _NVFP4, BF16, Part.VALUES): _BORDERS,
     ("compressed-tensors:nvfp4", _NVFP4, FP32, Part.CODES): "rare: a sample without one proves nothing",

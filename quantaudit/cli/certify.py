@@ -25,8 +25,8 @@ Deep = Annotated[
     bool,
     typer.Option(
         "--deep",
-        help="Minutes to hours more: in fp32 every absmax and every ratio of power-of-two scales, in bf16 all groups "
-        "of two-level scales.",
+        help="Minutes to hours more: in fp32 every absmax, with every ratio of power-of-two scales or every step of "
+        "linear ones, in bf16 all groups of two-level scales.",
     ),
 ]
 Check = Annotated[Path | None, typer.Option("--check", metavar="FILE", help="Make a stored certificate again.")]

@@ -18,13 +18,15 @@ from quantaudit.core.certificate import Assumption
 from quantaudit.core.scheme import PerTensor, Scheme
 from quantaudit.identity.differences import bits_of, exact_number
 from quantaudit.identity.domain import BF16_INPUT, INPUTS, listed_block
+from quantaudit.identity.expert_stacks import check_experts
 from quantaudit.identity.fast_reference import is_two_level
 from quantaudit.identity.observe import Grouped, is_signed, lay_out, observe, run_groups
 from quantaudit.identity.sides import Side
 from quantaudit.identity.structured_groups import Dominated, dominated_groups
 from quantaudit.identity.treads import tread_edges
 
-_ROLL = 5
+_MOST_MOVES = 31  # by how many positions the members of a group are moved: all of them in groups of 32
+_MOST_MOVED = 1 << 20  # values
 _ABOVE = 3  # exponent of the absmax of a matrix of two levels
 _SEED = 20260802
 
@@ -49,10 +51,9 @@ def check_assumptions(side: Side, dtype: torch.dtype, out_dtype: torch.dtype) ->
         ("repeatable", "One input always gives the same bits.", given.groups_GN, base, everything),
         *_vary(given, base, scheme),
     ]
-    return tuple(
-        _compare(side, name, statement, groups, expected, where, out_dtype)
-        for name, statement, groups, expected, where in tests
-    )
+    found = [_compare(side, *test, out_dtype) for test in tests]
+    stacked = check_experts(side, dtype, out_dtype)
+    return (*found, *(() if stacked is None else (stacked,)))
 
 
 _Test = tuple[str, str, Tensor, Grouped, Tensor]
@@ -73,17 +74,45 @@ def _vary(given: Dominated, base: Grouped, scheme: Scheme) -> Iterator[_Test]:
         kept_GN = everywhere_GN.clone()
         kept_GN[1::2] = False
         yield "neighbours", "A group gives the same whatever other groups hold.", mixed, base, kept_GN
-    rolled = groups_GN.roll(_ROLL, 1)
-    yield "position", "A value gives the same wherever it stands in its group.", rolled, _rolled(base), everywhere_GN
+    moves = _moves(groups_GN)
+    rolled, expected = torch.cat([groups_GN.roll(by, 1) for by in moves]), _rolled(base, moves)
+    where = everywhere_GN.repeat(len(moves), 1)
+    yield "position", "A value gives the same wherever it stands in its group.", rolled, expected, where
     rng = torch.Generator().manual_seed(_SEED)
     kept_GN = is_anchor_GN | (torch.rand(groups_GN.shape, generator=rng) < 0.5)
     limit_G1 = groups_GN[rows_G, position_G].abs().unsqueeze(1) * 0.75
     fresh = ((torch.rand(groups_GN.shape, generator=rng) * 2 - 1).to(groups_GN.dtype)) * limit_G1
     others = torch.where(kept_GN, groups_GN, fresh)
     yield "other values", "A value gives the same whatever smaller values share its group.", others, base, kept_GN
+    yield _repeat_maximum(given, base, scheme)
     if not is_signed(scheme):
         turned = torch.where(is_anchor_GN, -groups_GN, groups_GN)
         yield "sign of the statistic", "The sign of the largest value moves no other.", turned, base, ~is_anchor_GN
+
+
+def _repeat_maximum(given: Dominated, base: Grouped, scheme: Scheme) -> _Test:
+    """Returns groups that hold the largest value a second time, at one position after the other."""
+    groups_GN, position_G = given
+    rows_G = torch.arange(len(groups_GN))
+    peak_G = groups_GN[rows_G, position_G]
+    repeated, kept = [], []
+    for by in _moves(groups_GN):
+        second_G = (position_G + by) % groups_GN.shape[1]
+        twice_GN, kept_GN = groups_GN.clone(), torch.ones_like(groups_GN, dtype=torch.bool)
+        twice_GN[rows_G, second_G] = -peak_G if by % 2 == 0 and not is_signed(scheme) else peak_G
+        kept_GN[rows_G, second_G] = False
+        repeated.append(twice_GN)
+        kept.append(kept_GN)
+    statement = "A value gives the same if the largest value is there twice."
+    return "second maximum", statement, torch.cat(repeated), _repeated(base, len(repeated)), torch.cat(kept)
+
+
+def _moves(groups_GN: Tensor) -> list[int]:
+    """Returns by how much members are moved: by every distance in small groups, by some in others."""
+    num_groups, size = groups_GN.shape
+    most = max(3, min(_MOST_MOVES, size - 1, _MOST_MOVED // (num_groups * size)))
+    step = max(1, (size - 1) // most)
+    return list(range(1, size, step))[:most]
 
 
 def _compare(
@@ -162,6 +191,13 @@ def _flipped(base: Grouped) -> Grouped:
     return base._replace(scales_G=scales_G, codes_GN=codes_GN, values_GN=base.values_GN.flip(0))
 
 
-def _rolled(base: Grouped) -> Grouped:
-    codes = None if base.codes_GN is None else base.codes_GN.roll(_ROLL, 1)
-    return base._replace(codes_GN=codes, values_GN=base.values_GN.roll(_ROLL, 1))
+def _rolled(base: Grouped, moves: list[int]) -> Grouped:
+    codes = None if base.codes_GN is None else torch.cat([base.codes_GN.roll(by, 1) for by in moves])
+    values = torch.cat([base.values_GN.roll(by, 1) for by in moves])
+    return _repeated(base, len(moves))._replace(codes_GN=codes, values_GN=values)
+
+
+def _repeated(base: Grouped, count: int) -> Grouped:
+    scales_G = None if base.scales_G is None else base.scales_G.repeat(count)
+    codes_GN = None if base.codes_GN is None else base.codes_GN.repeat(count, 1)
+    return base._replace(scales_G=scales_G, codes_GN=codes_GN, values_GN=base.values_GN.repeat(count, 1))

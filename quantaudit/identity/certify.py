@@ -17,9 +17,18 @@ from quantaudit.identity.double_quantized import is_double
 from quantaudit.identity.enumeration import Progress
 from quantaudit.identity.environment import describe_environment
 from quantaudit.identity.fast_reference import has_staircase, is_two_level
-from quantaudit.identity.findings import Findings, conclude
-from quantaudit.identity.levels import DTYPE_NAMES, Run, compare_codes, decode_all, enumerate_all, factor, sample
+from quantaudit.identity.findings import UNPROVED, Findings, conclude, is_proof
+from quantaudit.identity.levels import (
+    DTYPE_NAMES,
+    compare_codes,
+    decode_all,
+    enumerate_all,
+    factor,
+    sample,
+    step_two_levels,
+)
 from quantaudit.identity.observe import run_groups
+from quantaudit.identity.run import Run
 from quantaudit.identity.separating import find_rules
 from quantaudit.identity.sides import Side, open_sides
 from quantaudit.identity.structured_groups import dominated_groups
@@ -44,8 +53,8 @@ def certify(
         b: The same.
         dtype: "bf16" (every pair is tried) or "fp32" (both sides of every step).
         like: Scheme whose groups a callable quantizes; that of the other side when `None`.
-        deep: Whether to try what takes minutes to hours too: in fp32 every absmax and every ratio of power-of-two
-            scales, in bf16 all groups of two-level scales.
+        deep: Whether to try what takes minutes to hours too: in fp32 every absmax, with every ratio of power-of-two
+            scales or every step of linear ones, in bf16 all groups of two-level scales.
         threads: CPU threads.
         progress: Told (stage, done, total).
 
@@ -90,7 +99,12 @@ def _certify_pair(sides: tuple[Side, Side], dtype: torch.dtype, progress: Progre
         assumptions=findings.assumptions,
         domain=findings.domain,
         sides=(_record(sides[0], matches[0]), _record(sides[1], matches[1])),
-        notes=(*(f"{side.caveat}." for side in sides if side.caveat), *findings.notes, *notes),
+        notes=(
+            *(f"{side.caveat}." for side in sides if side.caveat),
+            *findings.notes,
+            *notes,
+            *((UNPROVED,) if conclusion is Conclusion.EXCEPT_SPECIAL and not is_proof(findings, sides) else ()),
+        ),
         environment=describe_environment(sides),
     )
 
@@ -117,8 +131,8 @@ def _choose_level(run: Run) -> Callable[[Run], Findings]:
         return sample
     if all(has_staircase(scheme) for scheme in schemes):
         return enumerate_all
-    if run.dtype is torch.bfloat16 and all(is_two_level(scheme) for scheme in schemes):
-        return factor
+    if all(is_two_level(scheme) for scheme in schemes):
+        return factor if run.dtype is torch.bfloat16 else step_two_levels
     if run.dtype is torch.bfloat16 and all(is_double(scheme) for scheme in schemes):
         return compare_codes
     return sample

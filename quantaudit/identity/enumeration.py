@@ -1,4 +1,7 @@
-"""Both sides run over a domain, block by block, and their differences counted."""
+"""Both sides run over a domain, block by block, and their differences counted.
+
+Shape suffixes: B statistics.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from collections.abc import Callable, Iterable
 import torch
 
 from quantaudit.core.scheme import Scheme
-from quantaudit.identity.differences import Tallies, add_block
+from quantaudit.identity.differences import Tallies, add_block, is_same, kind_of
 from quantaudit.identity.domain import Block
 from quantaudit.identity.observe import is_signed, lay_out, observe
+from quantaudit.identity.outcome import Outcome
 from quantaudit.identity.sides import Side
 
 Progress = Callable[[str, int, int], None]
@@ -24,17 +28,19 @@ def enumerate_blocks(
     progress: Progress,
     *,
     stage: str = "pairs",
+    in_statistics: bool = False,
 ) -> None:
     """Compares two sides over blocks.
 
     Args:
         sides: Both sides.
         blocks: The inputs.
-        total: Pairs in all of them, for progress.
+        total: Pairs (or statistics) in all of them, for progress.
         tallies: Counts, which grow.
         out_dtype: Dtype of decoded values where a side leaves it open.
         progress: Told (stage, done, total).
         stage: Name of the stage.
+        in_statistics: Whether progress counts statistics.
     """
     done = 0
     progress(stage, 0, total)
@@ -45,9 +51,32 @@ def enumerate_blocks(
         if not all(side.has_stairs for side in sides):
             laid_out = lay_out(block, _granularity_of(sides), is_statistic_first=first)
         a, b = (observe(side, block, None if side.has_stairs else laid_out, out_dtype) for side in sides)
-        add_block(tallies, block, a, b)
-        done += sum(block.num_counted_B)
+        count = _add(tallies, block, a, b)
+        done += len(block.ranks_B) if in_statistics else count
         progress(stage, done, total)
+
+
+def _add(tallies: Tallies, block: Block, a: Outcome, b: Outcome) -> int:
+    """Counts one block, all at once where its groups are of one kind; returns how many pairs it holds."""
+    ends = block.inputs.numbers(torch.stack([block.ranks_B.min(), block.ranks_B.max()])).tolist()
+    kinds = {kind_of(absmax, tallies.largest, tallies.smallest) for absmax in ends}
+    count = num_counted(block)
+    if len(kinds) > 1 or not is_same(a, b, with_codes=tallies.has_codes):
+        add_block(tallies, block, a, b)
+        return count
+    tally = tallies.of(kinds.pop())
+    tally.num_pairs += count
+    tally.num_statistics += len(block.ranks_B)
+    tallies.has_scales &= a.scales_BR is not None and b.scales_BR is not None
+    tallies.has_codes &= a.codes_BM is not None and b.codes_BM is not None
+    return count
+
+
+def num_counted(block: Block) -> int:
+    """Returns how many different values the rows of a block have together."""
+    if block.ladder:
+        return 2 * int((block.ranks_B + 1).sum())
+    return int(block.mark_counted().sum())
 
 
 def _granularity_of(sides: tuple[Side, Side]) -> Scheme:

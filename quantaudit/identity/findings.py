@@ -21,6 +21,7 @@ from quantaudit.identity.sides import Side
 
 # Kinds whose statistics are finite, hence in the enumeration.
 FINITE_SPECIAL = (BlockKind.ZERO, BlockKind.SUBNORMAL, BlockKind.SATURATING)
+UNPROVED = "That ordinary blocks are the same is not proved: a part was sampled, or a premise does not hold."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Findings:
         domain: What was tried.
         notes: Sentences.
         rules: Rules that were found to differ by other means than matching schemes.
+        steps_through: Whether every statistic was tried that a power of two does not lead to from another.
     """
 
     level: Level
@@ -44,6 +46,7 @@ class Findings:
     domain: Domain
     notes: tuple[str, ...]
     rules: tuple[RuleDifference, ...] = ()
+    steps_through: bool = False
 
     @property
     def num_pairs(self) -> int:
@@ -90,12 +93,18 @@ def conclude(findings: Findings, sides: tuple[Side, Side]) -> Conclusion:
     a, b = sides
     if a.is_scheme and b.is_scheme and a.scheme.arithmetic_digest == b.scheme.arithmetic_digest:
         return Conclusion.IDENTICAL
-    is_sampled = findings.level in (Level.CONDITIONAL, Level.DECODE_ONLY) or (
-        findings.level is Level.BOUNDARY
-        and not (isinstance(a.scheme.scale, ExponentScale) and (a.has_stairs or b.has_stairs))
-    )
-    holds = all(assumption.holds for assumption in findings.assumptions)
-    return Conclusion.NOT_PROVED if is_sampled or not holds else Conclusion.IDENTICAL
+    return Conclusion.IDENTICAL if is_proof(findings, sides) else Conclusion.NOT_PROVED
+
+
+def is_proof(findings: Findings, sides: tuple[Side, Side]) -> bool:
+    """Returns whether what was tried and found equal, with the premises that were tested, leaves nothing open."""
+    if not all(assumption.holds for assumption in findings.assumptions):
+        return False
+    if findings.level is Level.BOUNDARY:
+        # The steps of one side must be known, and its scale constant between statistics, or all of them tried.
+        is_known = any(side.has_stairs for side in sides)
+        return is_known and (findings.steps_through or isinstance(sides[0].scheme.scale, ExponentScale))
+    return findings.level in (Level.COMPLETE, Level.FACTORED)
 
 
 def special_rules(sections: tuple[BlockSection, ...]) -> tuple[RuleDifference, ...]:

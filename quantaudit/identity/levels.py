@@ -1,16 +1,16 @@
 """The levels of a certificate, one function each: what is enumerated, what is sampled, and how that is said.
 
 * `enumerate_all`: `complete` for bf16, every statistic with every value; for fp32 `boundary`, both sides of every step
-  of the code, and `factored` on demand for power-of-two scales.
+  of the code. On demand every absmax too, with every ratio for power-of-two scales, which makes it `factored`, or with
+  the steps under every statistic that is a case of its own for linear ones.
 * `factor`: `factored`, for scales of two levels.
+* `step_two_levels`: `boundary`, the same in fp32: both sides of every step of the scale and of the code.
 * `compare_codes`: `conditional`, for double-quantized scales: codes complete, the rest on whole matrices.
 * `decode_all`: `decode only`, every code under every scale.
 * `sample`: `conditional`, whole matrices and nothing else.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 
@@ -21,18 +21,20 @@ from quantaudit.identity.decoding import compare_decoding
 from quantaudit.identity.differences import Tallies
 from quantaudit.identity.domain import INPUTS, ladder_blocks
 from quantaudit.identity.double_quantized import enumerate_codes
-from quantaudit.identity.enumeration import Progress, enumerate_blocks
+from quantaudit.identity.enumeration import enumerate_blocks
+from quantaudit.identity.equivariant import check_equivariant
+from quantaudit.identity.expert_stacks import EXPERTS
 from quantaudit.identity.fast_reference import has_staircase
 from quantaudit.identity.findings import FINITE_SPECIAL, Findings, finite_section, start_counting
 from quantaudit.identity.monotonic import check_monotonic
-from quantaudit.identity.observe import is_signed, ladder_multiple
+from quantaudit.identity.observe import ladder_multiple
 from quantaudit.identity.opposed_groups import Takes, compare_opposed, find_what_it_takes
 from quantaudit.identity.partial_groups import compare_partial, has_partial_groups
-from quantaudit.identity.ratio_domain import absmax_blocks, num_ratios, ratio_blocks
+from quantaudit.identity.reach import Reach, enumerate_steps
+from quantaudit.identity.run import Run
 from quantaudit.identity.sides import Side
 from quantaudit.identity.special_blocks import compare_special
-from quantaudit.identity.treads import boundary_blocks, boundary_statistics
-from quantaudit.identity.two_level import enumerate_factored
+from quantaudit.identity.two_level import enumerate_factored, enumerate_scale_steps
 from quantaudit.identity.whole_tensors import compare_whole, sample_matrices
 
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -40,51 +42,30 @@ _ALL_PAIRS = "every finite statistic with every value of at most its magnitude, 
 _NO_DEEPER = "There is nothing deeper to try for these sides: --deep changed nothing."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Run:
-    """Two sides and how to compare them.
-
-    Attributes:
-        sides: Both sides.
-        dtype: Of the inputs.
-        out_dtype: Of decoded values where a side leaves it open.
-        is_deep: Whether what takes minutes to hours is tried too.
-        progress: Told (stage, done, total).
-    """
-
-    sides: tuple[Side, Side]
-    dtype: torch.dtype
-    out_dtype: torch.dtype
-    is_deep: bool
-    progress: Progress
-
-
 def enumerate_all(run: Run) -> Findings:
     """Compares sides of one domain of (statistic, value) pairs: all of them in bf16, the steps in fp32."""
     tallies = start_counting(run.sides)
     scheme, assumptions = run.sides[0].scheme, _check(run)
-    level = _enumerate_bf16(run, tallies) if run.dtype is torch.bfloat16 else _enumerate_steps(run, tallies)
-    if level is not Level.COMPLETE:
-        open_sides = [side for side in run.sides if not side.has_stairs]
-        assumptions += tuple(check_monotonic(side, run.dtype, run.out_dtype) for side in open_sides)
+    reach = _enumerate_bf16(run, tallies) if run.dtype is torch.bfloat16 else enumerate_steps(run, tallies)
+    assumptions += _check_more(run, reach)
     rules, sampled = _compare_order(run, tallies)
     sections, notes = _special(run, tallies)
-    can_be_deep = level is Level.FACTORED
     return Findings(
-        level=level,
+        level=reach.level,
         tallies=tallies,
         sections=sections,
         assumptions=assumptions,
         domain=Domain(
             dtype=DTYPE_NAMES[run.dtype],
-            statistic="signed value of largest magnitude" if _has_sign(run) else "absolute maximum of a group",
+            statistic="signed value of largest magnitude" if run.has_sign else "absolute maximum of a group",
             num_statistics=_num_statistics(tallies),
-            enumerated=_enumerated(level),
-            sampled=(*_sampled(scheme, level), *sampled),
+            enumerated=reach.enumerated,
+            sampled=(*_sampled(scheme), *reach.sampled, *sampled, *_no_stacks(run, assumptions)),
             deep=run.is_deep,
         ),
-        notes=(*notes, *((_NO_DEEPER,) if run.is_deep and not can_be_deep else ())),
+        notes=(*notes, *((_NO_DEEPER,) if run.is_deep and not reach.is_deeper else ())),
         rules=rules,
+        steps_through=reach.steps_through,
     )
 
 
@@ -113,10 +94,40 @@ def factor(run: Run) -> Findings:
                 " of every group of every eighth",
                 "groups with infinities and NaN",
                 "the premises",
+                *_no_stacks(run, assumptions),
             ),
             deep=run.is_deep,
         ),
         notes=tuple(notes),
+    )
+
+
+def step_two_levels(run: Run) -> Findings:
+    """Compares sides of two-level scales in fp32, where scales and codes change, in some matrices of every binade."""
+    tallies = start_counting(run.sides)
+    assumptions = _check(run)
+    total = enumerate_scale_steps(run.sides, INPUTS[run.dtype], tallies, run.out_dtype, run.progress)
+    sections, notes = _special(run, tallies)
+    return Findings(
+        level=Level.BOUNDARY,
+        tallies=tallies,
+        sections=sections,
+        assumptions=assumptions,
+        domain=Domain(
+            dtype=DTYPE_NAMES[run.dtype],
+            statistic="absolute maximum of a matrix, and of a group in it",
+            num_statistics=_num_statistics(tallies),
+            enumerated="both sides of every step of the stored scale of a group, and of the code under each of those,"
+            " both signs, in the matrices that were tried",
+            sampled=(
+                f"matrices: {total}, some in every binade; an fp32 scale of the matrix changes with every absmax",
+                "groups with infinities and NaN",
+                "the premises",
+                *_no_stacks(run, assumptions),
+            ),
+            deep=run.is_deep,
+        ),
+        notes=(*notes, *((_NO_DEEPER,) if run.is_deep else ())),
     )
 
 
@@ -196,36 +207,36 @@ def _check(run: Run) -> tuple[Assumption, ...]:
     return tuple(premise for side in run.sides for premise in check_assumptions(side, run.dtype, run.out_dtype))
 
 
-def _enumerate_bf16(run: Run, tallies: Tallies) -> Level:
-    inputs, signs = INPUTS[run.dtype], _signs(run)
+def _check_more(run: Run, reach: Reach) -> tuple[Assumption, ...]:
+    """Tests what makes an enumeration of steps a proof."""
+    if reach.level is Level.COMPLETE:
+        return ()
+    unread = [side for side in run.sides if not side.has_stairs]
+    found = [check_monotonic(side, run.dtype, run.out_dtype) for side in unread]
+    if reach.steps_through:
+        found += [check_equivariant(side, run.dtype, run.out_dtype) for side in unread]
+    return tuple(found)
+
+
+def _no_stacks(run: Run, assumptions: tuple[Assumption, ...]) -> tuple[str, ...]:
+    """Says which sides take no stacks of experts, of which nothing is known then."""
+    taken = {assumption.side for assumption in assumptions if assumption.name == EXPERTS}
+    names = [side.name for side in run.sides if not side.has_stairs and side.name not in taken]
+    return (f"stacks of experts: not tried, {' and '.join(names)} takes matrices",) if names else ()
+
+
+def _enumerate_bf16(run: Run, tallies: Tallies) -> Reach:
+    inputs, signs = INPUTS[run.dtype], run.signs
     total = inputs.num_ranks * (inputs.num_ranks + 1) * len(signs)
     multiple = ladder_multiple(run.sides[0].scheme)
     blocks = (block for sign in signs for block in ladder_blocks(inputs, is_negative=sign, multiple=multiple))
     enumerate_blocks(run.sides, blocks, total, tallies, run.out_dtype, run.progress)
-    return Level.COMPLETE
-
-
-def _enumerate_steps(run: Run, tallies: Tallies) -> Level:
-    """Tries both sides of every step; where asked for and possible, every absmax and every ratio too."""
-    inputs = INPUTS[run.dtype]
-    a, b = (side.scheme for side in run.sides)
-    schemes = (a,) if a.arithmetic_digest == b.arithmetic_digest else (a, b)
-    ranks = torch.cat([boundary_statistics(one, inputs) for one in schemes]).unique()
-    blocks = boundary_blocks(schemes, ranks, inputs, signs=_signs(run))
-    enumerate_blocks(run.sides, blocks, 0, tallies, run.out_dtype, run.progress)
-    if not (run.is_deep and isinstance(a.scale, ExponentScale) and isinstance(b.scale, ExponentScale)):
-        return Level.BOUNDARY
-    for stage, more, total in (
-        ("absmax", absmax_blocks(inputs), inputs.num_ranks),
-        ("ratios", ratio_blocks(a, inputs), num_ratios(a, inputs)),
-    ):
-        enumerate_blocks(run.sides, more, total, tallies, run.out_dtype, run.progress, stage=stage)
-    return Level.FACTORED
+    return Reach(Level.COMPLETE, _ALL_PAIRS)
 
 
 def _compare_order(run: Run, tallies: Tallies) -> tuple[tuple[RuleDifference, ...], tuple[str, ...]]:
     """Tries groups with +a and -a where a sign decides; returns the rule that differs, and what was tried."""
-    if not _has_sign(run):
+    if not run.has_sign:
         return (), ()
     inputs, scheme = INPUTS[run.dtype], run.sides[0].scheme
     total = compare_opposed(run.sides, inputs, tallies, run.out_dtype)
@@ -258,28 +269,10 @@ def _compare_matrices(run: Run, tallies: Tallies) -> int:
     return total
 
 
-def _has_sign(run: Run) -> bool:
-    return any(is_signed(side.scheme) for side in run.sides)
-
-
-def _signs(run: Run) -> tuple[bool, ...]:
-    return (False, True) if _has_sign(run) else (False,)
-
-
 def _num_statistics(tallies: Tallies) -> int:
     return sum(tally.num_statistics for tally in tallies.by_kind.values())
 
 
-def _enumerated(level: Level) -> str:
-    steps = "both sides of every step of the code, both signs, under statistics where the scale can change"
-    factored = "the scale of every finite absmax; the code of every value under the scale 1; "
-    return {Level.COMPLETE: _ALL_PAIRS, Level.BOUNDARY: steps, Level.FACTORED: factored + steps}[level]
-
-
-def _sampled(scheme: Scheme, level: Level) -> tuple[str, ...]:
-    sampled = ["groups with infinities and NaN", "the premises"]
-    if has_partial_groups(scheme.granularity):
-        sampled.append("partial groups at the edge of a matrix")
-    if level is Level.BOUNDARY and not isinstance(scheme.scale, ExponentScale):
-        sampled.append("statistics: an fp32 scale changes with every one")
-    return tuple(sampled)
+def _sampled(scheme: Scheme) -> tuple[str, ...]:
+    partial = ("partial groups at the edge of a matrix",) if has_partial_groups(scheme.granularity) else ()
+    return ("groups with infinities and NaN", "the premises", *partial)

@@ -15,6 +15,8 @@ from quantaudit.identity.findings import Findings, special_rules
 from quantaudit.identity.rule import can_be_matched, explain, find_scheme, see
 from quantaudit.identity.sides import Side
 
+STATED, DOES_NOT = "stated departure", "does not"
+
 
 class Separation(NamedTuple):
     """The scheme that each side matches (empty for none), the fields that separate them, and sentences."""
@@ -54,7 +56,8 @@ def _match(sides: tuple[Side, Side], out_dtype: torch.dtype, findings: Findings)
         unknown = " and ".join(side.name for side, scheme in zip(sides, found, strict=True) if scheme is None)
         note = f"No scheme within two changes gives what {unknown} gives."
         return Separation(names, _otherwise(sides, findings), (note,))
-    return Separation(names, explain(found[0], found[1], seen[1]) or special_rules(findings.sections))
+    # Two that match one scheme and differ all the same part where matching does not look.
+    return Separation(names, explain(found[0], found[1], seen[1]) or _otherwise(sides, findings))
 
 
 def _otherwise(sides: tuple[Side, Side], findings: Findings) -> tuple[RuleDifference, ...]:
@@ -64,8 +67,8 @@ def _otherwise(sides: tuple[Side, Side], findings: Findings) -> tuple[RuleDiffer
     stated = []
     for at, side in enumerate(sides):
         for sentence in side.departs:
-            a_value, b_value = (sentence, "does not") if at == 0 else ("does not", sentence)
-            stated.append(RuleDifference(field="stated departure", a_value=a_value, b_value=b_value))
+            a_value, b_value = (sentence, DOES_NOT) if at == 0 else (DOES_NOT, sentence)
+            stated.append(RuleDifference(field=STATED, a_value=a_value, b_value=b_value))
     return tuple(stated)
 
 

@@ -1,4 +1,4 @@
-"""Both sides run over the factored domain of a two-level scale, and their differences counted."""
+"""Both sides run over the domain of a two-level scale, factored or by its steps, and their differences counted."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from quantaudit.identity.observe import lay_out, observe
 from quantaudit.identity.outcome import Outcome
 from quantaudit.identity.sides import Side
 from quantaudit.identity.two_level_domain import scale_blocks, value_blocks, value_matrices
+from quantaudit.identity.two_level_steps import matrix_ranks, two_level_step_blocks
 
 
 def enumerate_factored(
@@ -40,6 +41,25 @@ def enumerate_factored(
     _run(sides, scale_blocks(scheme, inputs, is_deep=is_deep), "scales", inputs.num_ranks, tallies, out_dtype, progress)
     num_matrices = len(value_matrices(scheme, inputs, is_deep=is_deep))
     _run(sides, value_blocks(scheme, inputs, is_deep=is_deep), "values", num_matrices, tallies, out_dtype, progress)
+
+
+def enumerate_scale_steps(
+    sides: tuple[Side, Side], inputs: InputNumbers, tallies: Tallies, out_dtype: torch.dtype, progress: Progress
+) -> int:
+    """Compares two sides of two levels where scale or code changes, in some matrices; returns how many those are.
+
+    Args:
+        sides: Both sides.
+        inputs: The input dtype.
+        tallies: Counts, which grow.
+        out_dtype: Dtype of decoded values where a side leaves it open.
+        progress: Told (stage, matrices done, matrices).
+    """
+    a, b = (side.scheme for side in sides)
+    schemes = (a,) if a.arithmetic_digest == b.arithmetic_digest else (a, b)
+    total = len(matrix_ranks(inputs))
+    _run(sides, two_level_step_blocks(schemes, inputs), "matrices", total, tallies, out_dtype, progress)
+    return total
 
 
 def _run(

@@ -32,8 +32,8 @@ def certify(
         b: The same.
         dtype: Of the inputs: "bf16" or "fp32".
         like: Scheme whose groups a callable quantizes; that of the other side when `None`.
-        deep: Whether to try what takes minutes to hours too: in fp32 every absmax and every ratio of power-of-two
-            scales, in bf16 all groups of two-level scales.
+        deep: Whether to try what takes minutes to hours too: in fp32 every absmax, with every ratio of power-of-two
+            scales or every step of linear ones, in bf16 all groups of two-level scales.
         threads: CPU threads; the free cores when `None`.
         progress: Told (stage, done, total).
 
