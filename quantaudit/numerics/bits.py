@@ -32,6 +32,11 @@ def split(magnitude: Tensor) -> Split:
     return Split(exponent, bits & _FRACTION_MASK)
 
 
+def normal_exponent(magnitude: Tensor) -> Tensor:
+    """Returns the exponents of positive normal fp32 numbers, int32."""
+    return (magnitude.view(torch.int32) >> MANTISSA_BITS) - BIAS
+
+
 def power_of_two(exponent: Tensor) -> Tensor:
     """Returns 2^exponent in fp32 for int32 exponents from -126 to 127."""
     return ((exponent + BIAS) << MANTISSA_BITS).view(torch.float32)

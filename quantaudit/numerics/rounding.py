@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quantaudit.core.format import CodebookFormat, FloatFormat, IntegerFormat, code_values
 from quantaudit.core.scheme import Overflow, Tie
-from quantaudit.numerics.bits import power_of_two, split
+from quantaudit.numerics.bits import normal_exponent, power_of_two
 from quantaudit.numerics.ladder import ElementRule, zero_code
 from quantaudit.numerics.steps import step_table
 
@@ -44,7 +44,7 @@ def decode(codes: Tensor, element: FloatFormat | IntegerFormat | CodebookFormat)
     """Returns the fp32 value of every code (exact: no format here needs more than fp32)."""
     if isinstance(element, IntegerFormat):
         return codes.to(torch.float32)
-    return _values(element, codes.device)[codes.to(torch.int32)]
+    return _values(element, codes.device).index_select(0, codes.flatten().to(torch.int32)).view(codes.shape)
 
 
 def round_magnitude(q: Tensor, tie: Tie) -> Tensor:
@@ -52,23 +52,23 @@ def round_magnitude(q: Tensor, tie: Tie) -> Tensor:
 
     `floor` and the remainder are exact, which adding one half would not be (.5 - 2^-25 would become 1).
     """
+    if tie is Tie.EVEN:
+        return q.round()
     whole = q.floor()
     rest = q - whole
-    match tie:
-        case Tie.EVEN:
-            return q.round()
-        case Tie.AWAY | Tie.UP:
-            return whole + (rest >= 0.5)
-    return whole + (rest > 0.5)
+    return whole + (rest >= 0.5) if tie in (Tie.AWAY, Tie.UP) else whole + (rest > 0.5)
 
 
 def round_signed(y: Tensor, tie: Tie) -> Tensor:
     """Rounds fp32 numbers to integers, ties by any rule but `biased-up`; the sign of zero is kept."""
-    magnitude = y.abs()
+    return _round_apart(y.abs(), y, tie).copysign(y)
+
+
+def _round_apart(magnitude: Tensor, y: Tensor, tie: Tie) -> Tensor:
+    """Rounds the magnitudes of numbers with the signs of `y`."""
     if tie not in _MIRRORED:
-        return round_magnitude(magnitude, tie).copysign(y)
-    rounded = torch.where(y.signbit(), round_magnitude(magnitude, _MIRRORED[tie]), round_magnitude(magnitude, tie))
-    return rounded.copysign(y)
+        return round_magnitude(magnitude, tie)
+    return torch.where(y.signbit(), round_magnitude(magnitude, _MIRRORED[tie]), round_magnitude(magnitude, tie))
 
 
 def _encode_integer(y: Tensor, rule: ElementRule) -> Tensor:
@@ -88,12 +88,11 @@ def _encode_codebook(y: Tensor, rule: ElementRule) -> Tensor:
 
 
 def _encode_float(y: Tensor, rule: ElementRule, element: FloatFormat) -> Tensor:
-    # One step beyond the largest number is enough to know that a ratio overflows.
-    bound = 2.0 * element.max
-    magnitude = y.abs().nan_to_num(nan=0.0, posinf=bound).clamp(max=bound)
-    exponent = split(magnitude).exponent.clamp(min=element.min_exponent)
-    steps = (magnitude * power_of_two(element.mantissa_bits - exponent)).copysign(y)
-    code = round_signed(steps, rule.tie).abs().to(torch.int32)
+    # One step beyond the largest number is enough to know that a ratio overflows; what NaN gives is replaced below.
+    magnitude = y.abs().clamp(max=2.0 * element.max)
+    exponent = normal_exponent(magnitude.clamp(min=2.0**element.min_exponent))
+    steps = magnitude * power_of_two(element.mantissa_bits - exponent)
+    code = _round_apart(steps, y, rule.tie).to(torch.int32)
     code = code + ((exponent - element.min_exponent) << element.mantissa_bits)
     code = _limit(code, element, rule.overflow) | y.signbit().to(torch.int32) * element.sign_code
     return torch.where(y.isnan(), element.nan_code or 0, code).to(torch.uint8)
