@@ -1,10 +1,12 @@
 """Speed of `compare` against reading and digesting the same files: it should be bounded by the slower of the two.
 
-    python benchmarks/speed/compare.py [--threads 1] [--rounds 5] [-o reports/runs/speed_compare.json]
+    python benchmarks/speed/compare.py [--threads 1] [--rounds 3] [-o benchmarks/results/speed_compare.json]
 
-Two checkpoints of MXFP4 experts, 4096 x 4096, from the page cache: equal bytes, one expert in which a few codes differ,
-and other scales everywhere. `read` touches every byte of both files, `digest` takes both manifests eagerly, as a
-checkpoint of this size is. Every round times everything once; minima are compared.
+From the page cache, two experts of MXFP4, 4096 x 4096, against: equal bytes, one expert of which a few codes differ,
+other scales everywhere, swapped nibbles (named, and counted on every value), and fake-quantized bf16 of equal values
+and of other scales; and 64 experts, 1024 x 2048, under other scales. `read` touches every byte of both files, `digest`
+takes both manifests as a new process does: eagerly, at this size. Both are measured on the files of every pair. A round
+times everything once; minima are compared. Every answer is checked before anything is timed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -24,120 +27,165 @@ from torch import Tensor
 from quantaudit.core.comparison import TensorClass
 from quantaudit.core.serial import Frozen, write_atomically
 from quantaudit.identity.compare_paths import compare
+from quantaudit.identity.fingerprint_compiled import forget_words
 from quantaudit.identity.fingerprint_path import fingerprint
-from quantaudit.numerics import get_scheme, pack, quantize
+from quantaudit.numerics import dequantize, get_scheme, pack, quantize
 
-SIZE, EXPERTS = 4096, 2
+SHAPE, EXPERTS = (4096, 4096), 2
+MANY_SHAPE, MANY_EXPERTS = (1024, 2048), 64
 GOAL = 1.0  # of the slower of reading and digesting
-EXPECTED = {
-    "equal": TensorClass.BYTE_EQUAL,
-    "few codes": TensorClass.DIFFERENT_CODES,
-    "other scales": TensorClass.DIFFERENT_SCALES,
-}
+
+
+class Pair(NamedTuple):
+    """Two checkpoints, the class that their experts must come to, and the mismatch that must be named."""
+
+    first: Path
+    second: Path
+    expected: TensorClass
+    mismatch: str = ""
 
 
 class Row(Frozen):
-    """One pair of checkpoints: seconds, and over those of the slower of reading and digesting both."""
+    """One pair of checkpoints: seconds for both files, and those of comparing over the slower of the other two."""
 
     pair: str
+    shape: tuple[int, int, int]
+    tensor_class: TensorClass
+    mismatch: str
+    read_seconds: float
+    digest_seconds: float
     seconds: float
     ratio: float
+    goal: float = GOAL
 
 
 class Results(Frozen):
     """A whole run with the machine it ran on; seconds are minima."""
 
-    schema_version: int = 1
-    shape: tuple[int, int, int] = (EXPERTS, SIZE, SIZE)
+    schema_version: int = 2
     threads: int
     rounds: int
     load: tuple[float, float, float]
     machine: str
     torch_version: str
-    read_seconds: float
-    digest_seconds: float
     rows: tuple[Row, ...]
 
 
-def write_files(folder: Path) -> dict[str, Path]:
-    """Writes the checkpoints: one, and what it is compared with."""
-    x = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(0)).bfloat16()
+def write_pairs(folder: Path) -> dict[str, Pair]:
+    """Writes the checkpoints."""
     scheme = get_scheme("mxfp4-even")
-    right = quantize(x, scheme)
-    codes, scales = pack(right.codes, scheme.layout), right.scales
+    right = quantize(draw(SHAPE), scheme)
+    codes, scales, values = pack(right.codes, scheme.layout), right.scales, dequantize(right)
     few = codes.clone()
     few[7, :3] ^= 1
-    sides = {
-        "first": (codes, scales),
-        "equal": (codes, scales),
-        "few codes": (few, scales),
-        "other scales": (codes, scales + 1),
+    first = save(folder / "first.safetensors", packed(codes, scales), EXPERTS)
+
+    def pair(name: str, parts: dict[str, Tensor], expected: TensorClass, mismatch: str = "") -> Pair:
+        return Pair(first, save(folder / f"{name}.safetensors", parts, EXPERTS), expected, mismatch)
+
+    many = quantize(draw(MANY_SHAPE), scheme)
+    experts = [packed(pack(many.codes, scheme.layout), many.scales + step) for step in (0, 1)]
+    saved = [save(folder / f"many-{i}.safetensors", parts, MANY_EXPERTS) for i, parts in enumerate(experts)]
+    swapped = packed(codes << 4 | codes >> 4, scales)
+    return {
+        "equal": pair("equal", packed(codes, scales), TensorClass.BYTE_EQUAL),
+        "few codes": pair("few", packed(few, scales), TensorClass.DIFFERENT_CODES),
+        "other scales": pair("scales", packed(codes, scales + 1), TensorClass.DIFFERENT_SCALES),
+        "swapped nibbles": pair("nibbles", swapped, TensorClass.DIFFERENT_CODES, "nibble-order"),
+        "fake-quantized": pair("fake", {"weight": values}, TensorClass.VALUE_EQUAL),
+        "fake-quantized, other scales": pair("other", {"weight": values * 2}, TensorClass.DIFFERENT_SCALES),
+        f"{MANY_EXPERTS} experts": Pair(saved[0], saved[1], TensorClass.DIFFERENT_SCALES),
     }
-    return {name: save(folder / f"{name.replace(' ', '-')}.safetensors", *parts) for name, parts in sides.items()}
 
 
-def save(path: Path, codes: Tensor, scales: Tensor) -> Path:
+def draw(shape: tuple[int, int]) -> Tensor:
+    """Returns seeded weights."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+
+def packed(codes: Tensor, scales: Tensor) -> dict[str, Tensor]:
+    """Returns the parts of a packed module."""
+    return {"weight_packed": codes, "weight_scale": scales}
+
+
+def save(path: Path, parts: dict[str, Tensor], num_experts: int) -> Path:
     """Writes one checkpoint, every expert alike."""
     state: dict[str, Tensor] = {}
-    for expert in range(EXPERTS):
+    for expert in range(num_experts):
         stem = f"model.layers.0.mlp.experts.{expert}.down_proj"
-        state |= {f"{stem}.weight_packed": codes.clone(), f"{stem}.weight_scale": scales.clone()}
+        state |= {f"{stem}.{name}": part.clone() for name, part in parts.items()}
     save_file(state, path)
     return path
 
 
+def check(name: str, pair: Pair, threads: int) -> None:
+    """Ends the run if a pair is compared wrongly."""
+    found = compare(pair.first, pair.second, threads=threads)
+    named = [(one.mismatch, one.explains) for one in found.diagnosis]
+    if set(found.classes.values()) != {pair.expected} or named != ([(pair.mismatch, 1.0)] if pair.mismatch else []):
+        raise SystemExit(f"{name}: {found.classes}, {named}")
+
+
 def seconds_of(action: Callable[[], object]) -> float:
     """Returns the wall time of one call."""
+    forget_words()
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
 
 
-def measure(folder: Path, threads: int, rounds: int) -> Results:
-    """Checks every answer, then times everything."""
-    paths = write_files(folder)
-    first = paths.pop("first")
-    for name, path in paths.items():
-        found = set(compare(first, path, threads=threads).classes.values())
-        if found != {EXPECTED[name]}:
-            raise SystemExit(f"{name}: {found}")
-    both = (first, paths["few codes"])
+def measure_pair(name: str, pair: Pair, threads: int, rounds: int) -> Row:
+    """Checks the answer, then times reading, digesting and comparing."""
+    check(name, pair, threads)
+    both = pair.first, pair.second
     actions: dict[str, Callable[[], object]] = {
         "read": lambda: [sum(path.read_bytes()[::4096]) for path in both],
         "digest": lambda: [fingerprint(path, threads=threads) for path in both],
+        "compare": lambda: compare(*both, threads=threads),
     }
-    for name, path in paths.items():
-        actions[name] = lambda path=path: compare(first, path, threads=threads)  # type: ignore[misc]
     least = dict.fromkeys(actions, float("inf"))
     for _ in range(rounds):
-        for name, action in actions.items():
-            least[name] = min(least[name], seconds_of(action))
-    slower = max(least["read"], least["digest"])
-    return Results(
-        threads=threads,
-        rounds=rounds,
-        load=os.getloadavg(),
-        machine=f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        torch_version=torch.__version__,
+        for what, action in actions.items():
+            least[what] = min(least[what], seconds_of(action))
+    is_many = name.startswith(str(MANY_EXPERTS))
+    row = Row(
+        pair=name,
+        shape=(MANY_EXPERTS, *MANY_SHAPE) if is_many else (EXPERTS, *SHAPE),
+        tensor_class=pair.expected,
+        mismatch=pair.mismatch,
         read_seconds=least["read"],
         digest_seconds=least["digest"],
-        rows=tuple(Row(pair=name, seconds=least[name], ratio=least[name] / slower) for name in paths),
+        seconds=least["compare"],
+        ratio=least["compare"] / max(least["read"], least["digest"]),
     )
+    met = "met" if row.ratio <= GOAL else "MISSED"
+    print(
+        f"{name:28} read {row.read_seconds:6.3f} s, digest {row.digest_seconds:6.3f} s, compare {row.seconds:6.3f} s,"
+        f" {row.ratio:5.2f} of the slower, goal {GOAL} {met}",
+        flush=True,
+    )
+    return row
 
 
 def main() -> None:
     """Measures, prints and writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("-o", "--output", type=Path, default=Path("reports/runs/speed_compare.json"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/speed_compare.json"))
     given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory() as folder:
-        results = measure(Path(folder), given.threads, given.rounds)
-    print(f"read {results.read_seconds:.3f} s, digest {results.digest_seconds:.3f} s, both sides")
-    for row in results.rows:
-        met = "met" if row.ratio <= GOAL else "MISSED"
-        print(f"{row.pair:14} {row.seconds:7.3f} s, {row.ratio:5.2f} of the slower, goal {GOAL} {met}")
+        pairs = write_pairs(Path(folder))
+        rows = tuple(measure_pair(name, pair, given.threads, given.rounds) for name, pair in pairs.items())
+    results = Results(
+        threads=given.threads,
+        rounds=given.rounds,
+        load=os.getloadavg(),
+        machine=f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
+        torch_version=torch.__version__,
+        rows=rows,
+    )
     write_atomically(given.output, results.to_json().encode())
     print(f"written to {given.output}, load {results.load[0]:.1f}")
 

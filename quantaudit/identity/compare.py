@@ -7,7 +7,7 @@ and is named. A stack has the class of its worst matrix.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -26,6 +26,7 @@ from quantaudit.core.comparison import (
 from quantaudit.core.errors import NotMeasuredError
 from quantaudit.identity.compare_diagnosis import diagnose_comparison
 from quantaudit.identity.compare_matrix import Explain, Explanation, MatrixComparison, compare_matrices
+from quantaudit.identity.compare_record import Record, sketch_both
 from quantaudit.identity.layouts.logical import DENSE, LogicalTensor, MatrixSource, Side
 
 Progress = Callable[[str, int, int], None]
@@ -82,12 +83,14 @@ def compare_sides(a: Side, b: Side, *, mode: Mode, explain: Explain | None, prog
             f"{b.path} like {next(iter(b.tensors))!r}"
         )
     explained: dict[tuple[str, str], Explanation] = {}
+    records: dict[str, dict[int, Record]] = {}
     tensors: list[TensorComparison] = []
     for done, name in enumerate(names):
         progress("compare", done, len(names))
-        tensors.append(_compare_tensor(name, a.tensors.get(name), b.tensors.get(name), mode, explain, explained))
+        pair = a.tensors.get(name), b.tensors.get(name)
+        tensors.append(_compare_tensor(name, *pair, mode, explain, explained, records.setdefault(name, {})))
     progress("compare", len(names), len(names))
-    diagnosis = () if explain is None else diagnose_comparison(a, b, tensors, explained)
+    diagnosis = () if explain is None else diagnose_comparison(a, b, tensors, explained, records)
     return combine(_info(a), _info(b), tuple(tensors), mode, diagnosis=diagnosis)
 
 
@@ -135,6 +138,7 @@ def _compare_tensor(
     mode: Mode,
     explain: Explain | None,
     explained: dict[tuple[str, str], Explanation],
+    records: dict[int, Record],
 ) -> TensorComparison:
     if a is None or b is None:
         only = a or b
@@ -142,7 +146,7 @@ def _compare_tensor(
         shape = next(iter(only.matrices.values())).shape
         return missing(name, shape, len(only.matrices), a.storage if a else "", b.storage if b else "")
     total = _Sum(mode=mode)
-    for expert, found in _compare_matrices_of(a, b, explain):
+    for expert, found in _compare_matrices_of(a, b, explain, records):
         total.add(expert, found)
         if found.explanation is not None:
             key = (name, found.explanation.scheme)
@@ -163,7 +167,7 @@ def _compare_tensor(
 
 
 def _compare_matrices_of(
-    a: LogicalTensor, b: LogicalTensor, explain: Explain | None
+    a: LogicalTensor, b: LogicalTensor, explain: Explain | None, records: dict[int, Record]
 ) -> Iterator[tuple[int, MatrixComparison]]:
     for expert in sorted(a.matrices.keys() | b.matrices.keys()):
         left, right = a.matrices.get(expert), b.matrices.get(expert)
@@ -174,7 +178,11 @@ def _compare_matrices_of(
         elif left.shape != right.shape:
             yield expert, _other_shape(left, right)
         else:
-            yield expert, _with_coordinates(compare_matrices(left.read(), right.read(), explain), left.shape)
+            matrices = left.read(), right.read()
+            found = compare_matrices(*matrices, explain)
+            if all(matrix.is_decodable for matrix in matrices):
+                records[expert] = Record(found.differing.values or 0, found.rows, *sketch_both(*matrices))
+            yield expert, _with_coordinates(found, left.shape)
 
 
 def _other_shape(left: MatrixSource, right: MatrixSource) -> MatrixComparison:
@@ -192,14 +200,7 @@ def _with_coordinates(found: MatrixComparison, shape: tuple[int, ...]) -> Matrix
         coordinate.append(row % size)
         row //= size
     first = found.first.model_copy(update={"coordinate": tuple(reversed(coordinate))})
-    return MatrixComparison(
-        tensor_class=found.tensor_class,
-        differing=found.differing,
-        max_ulps=found.max_ulps,
-        first=first,
-        note=found.note,
-        explanation=found.explanation,
-    )
+    return replace(found, first=first)
 
 
 def _info(side: Side) -> SideInfo:

@@ -4,33 +4,32 @@
     two quantized sides        the mismatch that turns one into the other; else, of two packed sides, the scale rules
                                that their codes point to, where these are not the same
 
-A layer is read at a time, and of those with one kind of difference only the first few: a fault rarely hits one alone.
+A fault rarely hits one layer alone: what explained one is asked first of others with the same kind of difference, and
+after a few layers that nothing explains, nothing else is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from quantaudit.core.comparison import Diagnosis, Encoding, TensorClass, TensorComparison
-from quantaudit.core.identification import CodeEvidence, Standing
 from quantaudit.core.scheme import Scheme
+from quantaudit.identity.compare_between import search_between
+from quantaudit.identity.compare_codes import rules_by_codes
+from quantaudit.identity.compare_leads import Between
 from quantaudit.identity.compare_matrix import Explanation
-from quantaudit.identity.histogram import judge_codes
-from quantaudit.identity.identify_layer import MOST_VALUES, Sides, diagnose_layer
-from quantaudit.identity.identify_tensor import Described, read_alone
-from quantaudit.identity.layouts.logical import LogicalTensor, MatrixSource, Side
-from quantaudit.identity.mismatches.protocol import CONVINCING, Finding, Kind, Layer, Projection
-from quantaudit.identity.mismatches.registry import search_mismatches
-from quantaudit.identity.search_sample import Served, read_served
-from quantaudit.identity.stored_weights import read_weight
+from quantaudit.identity.compare_record import Records
+from quantaudit.identity.identify_layer import Sides, diagnose_layer
+from quantaudit.identity.layouts.logical import LogicalTensor, Side
+from quantaudit.identity.mismatches.protocol import CONVINCING, Kind, Projection
 
 RULE = "rule"
 _EXPERTS = re.compile(r"^(.*\.experts)\.(gate|up|down)$")
-_MOST_MATRICES = 8  # whose codes are counted
-_MOST_LAYERS = 4  # that are searched for one kind of difference
+_MOST_LAYERS = 4  # of one kind of difference that nothing explains, or that are searched from masters
+_AS_BEFORE = 0.05  # less of the share that a mismatch explained in other layers
 _DIFFERENT = frozenset(
     {
         TensorClass.DIFFERENT_VALUES,
@@ -41,6 +40,7 @@ _DIFFERENT = frozenset(
     }
 )
 
+_Likeness: TypeAlias = tuple[str, str, TensorClass]  # how both sides are stored, and what differs
 _ON_GRID = frozenset({TensorClass.DIFFERENT_CODES, TensorClass.DIFFERENT_SCALES})  # plain numbers are fake-quantized
 
 # By logical name and scheme: the least share of any matrix that was found to be made by it.
@@ -54,8 +54,37 @@ class _Group(NamedTuple):
     unequal: tuple[str, ...]
 
 
+class _Looked(NamedTuple):
+    """Both sides, the tensors of them that are looked at, and what comparing left.
+
+    Class and codes that differ are those of the first tensor that is unequal.
+    """
+
+    a: Side
+    b: Side
+    group: _Group
+    found_class: TensorClass
+    num_codes: int | None
+    records: Records
+
+
+@dataclass(slots=True)
+class _Searched:
+    """What was found in layers of one kind of difference.
+
+    Attributes:
+        num_failed: Layers that nothing explained.
+        num_masters: Layers that were searched from masters.
+        names: Mismatches that explained layers, and the least share of any.
+    """
+
+    num_failed: int = 0
+    num_masters: int = 0
+    names: dict[str, float] = field(default_factory=dict)
+
+
 def diagnose_comparison(
-    a: Side, b: Side, tensors: Iterable[TensorComparison], explained: Explained
+    a: Side, b: Side, tensors: Iterable[TensorComparison], explained: Explained, records: Records
 ) -> tuple[Diagnosis, ...]:
     """Explains what a comparison found.
 
@@ -64,16 +93,20 @@ def diagnose_comparison(
         b: Second side.
         tensors: What the comparison found.
         explained: Schemes that the matrices of tensors were found to be made by.
+        records: What comparing their matrices left, by logical name and expert.
     """
     found = list(_rules(a, explained))
-    searched: dict[tuple[str, str, TensorClass], int] = {}
-    classes = {tensor.name: tensor.tensor_class for tensor in tensors}
+    searched: dict[_Likeness, _Searched] = {}
+    compared = {tensor.name: tensor for tensor in tensors}
+    classes = {name: tensor.tensor_class for name, tensor in compared.items()}
     schemes = list({e.found.name: e.found for e in explained.values() if e.found is not None}.values())
     for group in _groups(a, b, classes):
         kind = (_form(a, group), _form(b, group), classes[group.unequal[0]])
-        searched[kind] = searched.get(kind, 0) + 1
-        if searched[kind] <= _MOST_LAYERS:
-            found += _diagnose_group(a, b, group, kind[2], schemes)
+        state = searched.setdefault(kind, _Searched())
+        one = _diagnose_group(
+            _Looked(a, b, group, kind[2], compared[group.unequal[0]].differing.codes, records), schemes, state
+        )
+        found += [] if one is None else [one]
     return _merged(found)
 
 
@@ -124,21 +157,24 @@ def _form(side: Side, group: _Group) -> str:
     return side.tensors[group.unequal[0]].storage
 
 
-def _diagnose_group(
-    a: Side, b: Side, group: _Group, found_class: TensorClass, schemes: list[Scheme]
-) -> list[Diagnosis]:
-    left = {projection: a.tensors[name] for projection, name in group.names.items()}
-    right = {projection: b.tensors[name] for projection, name in group.names.items()}
+def _diagnose_group(looked: _Looked, schemes: list[Scheme], state: _Searched) -> Diagnosis | None:
+    group = looked.group
+    left = {projection: looked.a.tensors[name] for projection, name in group.names.items()}
+    right = {projection: looked.b.tensors[name] for projection, name in group.names.items()}
     is_plain = [all(_is_plain(tensor) for tensor in side.values()) for side in (left, right)]
+    is_fresh = state.num_failed < _MOST_LAYERS
     found: list[Diagnosis | None] = []
-    if is_plain[0] != is_plain[1] and found_class not in _ON_GRID:
+    if is_plain[0] != is_plain[1] and looked.found_class not in _ON_GRID and state.num_masters < _MOST_LAYERS:
+        state.num_masters += 1
         found.append(_from_master(left, right, schemes, is_first_master=is_plain[0]))
     if not any(one is not None and one.explains == 1 for one in found):
-        found.append(_between(left, right, is_swapped=is_plain[0] and not is_plain[1]))
-    if not any(found) and not any(is_plain):
-        found.append(_by_codes(a.tensors[group.unequal[0]], b.tensors[group.unequal[0]]))
+        found.append(_between(looked, left, right, state, is_swapped=is_plain[0] and not is_plain[1]))
+    if not any(found) and not any(is_plain) and is_fresh:
+        name = group.unequal[0]
+        found.append(_by_codes(looked.a.tensors[name], looked.b.tensors[name], looked.num_codes))
+    state.num_failed += not any(found)
     best = max((one for one in found if one is not None), key=lambda one: one.explains, default=None)
-    return [] if best is None else [best.model_copy(update={"tensors": group.unequal})]
+    return None if best is None else best.model_copy(update={"tensors": group.unequal})
 
 
 def _from_master(
@@ -160,59 +196,49 @@ def _from_master(
 
 
 def _between(
-    left: Mapping[Projection, LogicalTensor], right: Mapping[Projection, LogicalTensor], *, is_swapped: bool
+    looked: _Looked,
+    left: Mapping[Projection, LogicalTensor],
+    right: Mapping[Projection, LogicalTensor],
+    state: _Searched,
+    *,
+    is_swapped: bool,
 ) -> Diagnosis | None:
     """Returns the mismatch that turns one quantized side into the other; codes are known of a packed one only."""
-    known, other = (right, left) if is_swapped else (left, right)
-    most = max(1, MOST_VALUES // max(1, len(known) * _largest(known)))
-    findings = search_mismatches(_as_layer(known, most), _as_layer(other, most))
-    if not findings or not findings[0].is_convincing:
+    records = {projection: looked.records.get(name, {}) for projection, name in looked.group.names.items()}
+    if is_swapped:
+        left, right = right, left
+        records = {name: {e: r._replace(a=r.b, b=r.a) for e, r in found.items()} for name, found in records.items()}
+    layer = Between(known=left, other=right, records=records)
+    first = None
+    if state.names:  # what explained layers like it is asked first
+        first = search_between(layer, only=state.names)
+    is_as_before = first is not None and first.explains >= state.names[first.about.name] - _AS_BEFORE
+    if not is_as_before and state.num_failed < _MOST_LAYERS:
+        first = search_between(layer)
+    if first is None:
         return None
-    first: Finding = findings[0]
+    name = first.about.name
+    state.names[name] = min(first.explains, state.names.get(name, 1.0))
     train, serve = (first.serve, first.train) if is_swapped else (first.train, first.serve)
-    return _diagnosis(first.about.kind.value, first.about.name, first.about.field, train, serve, first.explains)
+    return _diagnosis(first.about.kind.value, name, first.about.field, train, serve, first.explains)
 
 
-def _by_codes(a: LogicalTensor, b: LogicalTensor) -> Diagnosis | None:
-    """Returns the scale rules that the codes of two packed sides point to, if they are not the same."""
-    judged = [judge_codes(evidence) for tensor in (a, b) if (evidence := _read_codes(tensor)) is not None]
-    if len(judged) < len((a, b)) or not all(rule for _, rule, _ in judged) or judged[0][1] == judged[1][1]:
-        return None
-    train, serve = (
-        f"{rule}, {'proved' if standing is Standing.PROVED else 'likely'} by its codes" for standing, rule, _ in judged
-    )
+def _by_codes(a: LogicalTensor, b: LogicalTensor, num_codes: int | None) -> Diagnosis | None:
+    """Returns the scale rules that codes of packed sides point to; equal ones, under powers of two, point to one."""
     is_power = bool(_encodings(a) & {Encoding.MXFP4, Encoding.MXFP8})
-    kind, field = (Kind.SCALE_RULE, "scale.rounding") if is_power else (Kind.RANGE, "scale.divisor")
-    return _diagnosis(kind.value, "scale-rule", field, train, serve, 0.0)
-
-
-def _read_codes(tensor: LogicalTensor) -> CodeEvidence | None:
-    """Returns what the codes of a few matrices show; `None` if they are plain numbers."""
-    numbers = sorted(tensor.matrices)[:_MOST_MATRICES]
-    if any(tensor.matrices[number].encoding is Encoding.PLAIN for number in numbers):
+    rules = None if is_power and num_codes == 0 else rules_by_codes(a, b)
+    if rules is None:
         return None
-    about = Described(name=tensor.name, shape=tensor.matrices[numbers[0]].shape, storage=tensor.storage)
-    return read_alone(about, {n: partial(_read_served, tensor.matrices[n]) for n in numbers}).evidence
+    kind, field = (Kind.SCALE_RULE, "scale.rounding") if is_power else (Kind.RANGE, "scale.divisor")
+    return _diagnosis(kind.value, "scale-rule", field, *rules, 0.0)
 
 
 def _encodings(tensor: LogicalTensor) -> set[Encoding]:
     return {source.encoding for source in tensor.matrices.values()}
 
 
-def _read_served(source: MatrixSource) -> Served:
-    return read_served(source.read())
-
-
 def _diagnosis(kind: str, mismatch: str, field: str, train: str, serve: str, explains: float) -> Diagnosis:
     return Diagnosis(kind=kind, mismatch=mismatch, field=field, train=train, serve=serve, explains=explains, tensors=())
-
-
-def _as_layer(tensors: Mapping[Projection, LogicalTensor], most: int) -> Layer:
-    return {projection: read_weight(tensor, sorted(tensor.matrices)[:most]) for projection, tensor in tensors.items()}
-
-
-def _largest(tensors: Mapping[Projection, LogicalTensor]) -> int:
-    return max(source.shape[0] * source.shape[1] for tensor in tensors.values() for source in tensor.matrices.values())
 
 
 def _is_plain(tensor: LogicalTensor) -> bool:

@@ -21,6 +21,7 @@ from quantaudit.identity.layouts.stored import StoredMatrix
 
 _MAX_BITS = 4
 _SAMPLED_VALUES = 1 << 16
+_STEPS = (1.0, 0.5)
 
 
 class GridCounts(NamedTuple):
@@ -47,25 +48,40 @@ def count_on_grid(plain: StoredMatrix, packed: StoredMatrix) -> GridCounts:
     """Counts where fake-quantized numbers differ from packed ones."""
     assert packed.packing is not None and plain.dtype is not None
     size, num_scales, num_codes = packed.packing.tile_cols, 0, 0
-    numbers = torch.tensor(sorted(set(_numbers(packed.packing.element))))
+    grid = _Grid(sorted(set(_numbers(packed.packing.element))))
     for rows in plain.row_pieces():
-        wanted = plain.values(rows)
-        scales = packed.row_scales(rows)
-        nearest = _round_to(wanted / torch.where(scales == 0, 1.0, scales), numbers)
-        is_reached = (nearest * scales).to(plain.dtype).float() == wanted
-        shares_scale = is_reached.reshape(-1, size).all(-1, keepdim=True)
-        differs = (wanted != packed.values(rows, plain.dtype).float()).reshape(-1, size)
-        num_scales += int((~shares_scale).sum())
-        num_codes += int((differs & shares_scale).sum())
+        wanted = plain.values(rows).view(rows.stop - rows.start, -1, size)
+        scales = packed.scales(rows).unsqueeze(-1)
+        nearest = grid.round(wanted / torch.where(scales == 0, 1.0, scales))
+        is_reached = nearest.mul_(scales).to(plain.dtype) == wanted.to(plain.dtype)
+        shares_scale = is_reached.all(-1, keepdim=True)
+        differs = wanted != packed.values(rows, plain.dtype).view(wanted.shape)
+        num_scales += shares_scale.numel() - int(torch.count_nonzero(shares_scale))
+        num_codes += int(torch.count_nonzero(differs & shares_scale)) if bool(shares_scale.any()) else 0
     return GridCounts(num_scales, num_codes)
+
+
+class _Grid:
+    """The numbers of a format, to round to: by their multiple of one step where they have one, else by search."""
+
+    def __init__(self, numbers: list[float]) -> None:
+        self._numbers = torch.tensor(numbers)
+        steps = [step for step in _STEPS if all((number / step).is_integer() for number in numbers)]
+        self._step = steps[0] if steps else None
+        if self._step is not None:
+            self._most = int(max(map(abs, numbers)) / self._step) + 1
+            self._table = torch.full((2 * self._most + 1,), torch.nan)  # between numbers there is none
+            self._table[(self._numbers / self._step).long() + self._most] = self._numbers
+
+    def round(self, x: Tensor) -> Tensor:
+        """Returns the nearest numbers; what is not near any may become NaN, and at a tie either does."""
+        if self._step is None:
+            return self._numbers[torch.bucketize(x, (self._numbers[1:] + self._numbers[:-1]) / 2)]
+        steps = (x / self._step).round_().clamp_(-self._most, self._most).add_(self._most)
+        return self._table.index_select(0, steps.to(torch.int32).flatten()).view(x.shape)
 
 
 def _numbers(element: FloatFormat | IntegerFormat | CodebookFormat) -> list[float]:
     if isinstance(element, IntegerFormat):
         return [float(code) for code in range(element.min_code, element.max_code + 1)]
     return list(code_values(element))
-
-
-def _round_to(x: Tensor, numbers: Tensor) -> Tensor:
-    """Returns the nearest of some ascending numbers; which one at a tie does not matter, ties are no codes."""
-    return numbers[torch.bucketize(x, (numbers[1:] + numbers[:-1]) / 2)]

@@ -6,7 +6,8 @@
        tried on everything, or on one band of blocks, under the likeliest schemes.
 
 So the work is a few passes over the layer, whether or not anything explains it, and nothing is reported that was not
-counted on every value; only the share of what comes second may be that of the rows looked at.
+counted on every value; only the share of what comes second may be that of the rows looked at. What explains under half
+of the layer is named where it explains half of some expert: less than that, a wrong scheme leaves by chance.
 
 Shape suffixes: E experts, R rows, C columns.
 """
@@ -115,7 +116,8 @@ def _search_rows(drawn: Pairs | None, schemes: list[Scheme]) -> tuple[list[Searc
         train = train_layer(drawn, scheme)
         num_left[scheme.name] = num_differing(train, serve)
         findings = search_mismatches(train, serve)
-        if findings and findings[0].is_convincing:
+        findings = tuple(one for one in findings if one.is_convincing_somewhere)
+        if findings:
             leads.append(Searched(scheme, findings))
             num_left[scheme.name] = findings[0].num_left
             if findings[0].num_left == 0:
@@ -134,7 +136,7 @@ def _search_in_full(scheme: Scheme, pairs: Pairs, train: Layer, serve: Layer) ->
     """Returns what few rows do not show."""
     found = [one for mismatch in _across_rows(scheme) if (one := mismatch.recognise(train, serve)) is not None]
     found += _search_band(scheme, pairs, train, serve)
-    ordered = tuple(sorted((one for one in found if one.is_convincing), key=lambda one: one.num_left))
+    ordered = tuple(sorted((one for one in found if one.is_convincing_somewhere), key=lambda one: one.num_left))
     return Searched(scheme, ordered) if ordered else None
 
 
@@ -157,7 +159,7 @@ def _search_band(scheme: Scheme, pairs: Pairs, train: Layer, serve: Layer) -> It
     part_train, part_serve = train_layer(band, scheme), serve_layer(band)
     for mismatch in _IN_BLOCKS if _has_own_rows(scheme) else MISMATCHES:
         found = None if mismatch in _ACROSS_ROWS else mismatch.recognise(part_train, part_serve)
-        whole = in_full(found, train, serve) if found is not None and found.is_convincing else None
+        whole = in_full(found, train, serve) if found is not None and found.is_convincing_somewhere else None
         if whole is not None:
             yield whole
 

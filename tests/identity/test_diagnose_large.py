@@ -13,8 +13,9 @@ from quantaudit.identity import diagnose, diagnose_large
 from quantaudit.identity.diagnose import Diagnosed
 from quantaudit.identity.layer_pair import Pair
 from quantaudit.identity.mismatches import scoring
-from quantaudit.identity.mismatches.protocol import Layer, Projection
+from quantaudit.identity.mismatches.protocol import Layer, Projection, Weight
 from quantaudit.identity.mismatches.registry import search_mismatches
+from quantaudit.identity.mismatches.weights import quantize_weight
 from quantaudit.numerics import dequantize, fake_quantize, get_scheme, quantize
 
 SCHEMES = [get_scheme(name) for name in ("mxfp4-floor", "mxfp4-even", "nvfp4")]
@@ -69,6 +70,20 @@ def test_a_fault_of_the_last_expert_is_found_by_the_rows_that_differ() -> None:
     found = diagnose.diagnose({Projection.DOWN: Pair(master=stack, served=served)}, SCHEMES)
     assert found is not None and found.num_left == 0 and found.found.mismatch == "nibble-order"
     assert found.experts[Projection.DOWN] == (3,)
+
+
+def test_a_fault_that_explains_under_half_is_named_with_its_share() -> None:
+    stack = MASTER.view(4, 64, 256)
+    stored = quantize(stack, EVEN)
+    noise = torch.randint(0, 16, stored.codes.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    served = dequantize(replace(stored, codes=noise))
+    served[2] = nibbles(stack[2])
+    found = diagnose.diagnose({Projection.DOWN: Pair(master=stack, served=served)}, SCHEMES)
+    full = search_mismatches({Projection.DOWN: quantize_weight(stack, EVEN)}, {Projection.DOWN: Weight(values=served)})[
+        0
+    ]
+    assert found is not None and found.found.mismatch == full.about.name == "nibble-order"
+    assert 0.2 < found.found.explains == full.explains < 0.3 and 2 in found.experts[Projection.DOWN]
 
 
 def test_noise_is_not_explained_by_a_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
-from quantaudit.identity.mismatches.protocol import About, Finding, Kind, Layer
+from quantaudit.identity.mismatches.protocol import About, Finding, Kind, Layer, Places, Projection
 from quantaudit.identity.mismatches.scoring import Variant, best
 from quantaudit.identity.mismatches.weights import gate_and_up, with_gate_and_up
 
@@ -25,7 +27,15 @@ def apply(layer: Layer) -> Layer | None:
 
 def recognise(train: Layer, serve: Layer) -> Finding | None:
     """Finds the trainer's rows of gate and up in alternation, or taken apart as if they had alternated."""
-    return best(ABOUT, train, serve, [Variant(_HALVES, _ALTERNATE, apply), Variant(_ALTERNATE, _HALVES, _taken_apart)])
+    return best(ABOUT, train, serve, variants())
+
+
+def variants() -> list[Variant]:
+    """Returns both ways in which one side takes the rows for what they are not."""
+    return [
+        Variant(_HALVES, _ALTERNATE, apply, locate=partial(_locate, is_apart=False)),
+        Variant(_ALTERNATE, _HALVES, _taken_apart, locate=partial(_locate, is_apart=True)),
+    ]
 
 
 def interleave(rows: Tensor) -> Tensor:
@@ -41,3 +51,11 @@ def take_apart(rows: Tensor) -> Tensor:
 def _taken_apart(layer: Layer) -> Layer | None:
     rows = gate_and_up(layer)
     return None if rows is None else with_gate_and_up(layer, take_apart(rows))
+
+
+def _locate(places: Places, shape: tuple[int, int], *, is_apart: bool) -> Places | None:
+    if places.projection is not Projection.GATE_UP:
+        return None
+    rows_K, half = places.rows_K, shape[0] // 2
+    found_K = rows_K % half * 2 + rows_K // half if is_apart else rows_K // 2 + rows_K % 2 * half
+    return places._replace(rows_K=found_K)

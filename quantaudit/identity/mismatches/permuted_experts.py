@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -19,6 +19,7 @@ ABOUT = About(
     field="experts.order",
     sentence="Experts stand in the place of others.",
 )
+IN_PLACE, WITH_CODES = "0 1 2 ...", "scales with their codes"
 _LISTED = 4  # experts that a description names
 
 
@@ -29,7 +30,8 @@ def apply(layer: Layer) -> Layer | None:
 
 def recognise(train: Layer, serve: Layer) -> Finding | None:
     """Finds the trainer's experts in other places, or its scales with the codes where they were."""
-    return best(ABOUT, train, serve, _variants(train, serve))
+    found = best(ABOUT, train, serve, _variants(train, serve))
+    return None if found is None else replace(found, predict=None)  # the order is that of these experts
 
 
 def _variants(train: Layer, serve: Layer) -> Iterator[Variant]:
@@ -39,7 +41,7 @@ def _variants(train: Layer, serve: Layer) -> Iterator[Variant]:
         found = _order(train[name].values, serve[name].values)
         moved[name] = _taken(train[name], found)
         order |= {place: expert for place, expert in enumerate(found) if place != expert}
-    yield Variant("0 1 2 ...", _described(order), lambda _: moved if order else None)
+    yield Variant(IN_PLACE, describe_order(order), lambda _: moved if order else None)
     scales: dict[int, int] = {}
     for name in train.keys() & serve.keys():
         trained, served = train[name].quantized, serve[name].quantized
@@ -50,8 +52,7 @@ def _variants(train: Layer, serve: Layer) -> Iterator[Variant]:
             continue
         rescaled[name] = with_quantized(train[name], replace(trained, scales=_at(trained.scales, found)))
         scales |= {place: expert for place, expert in enumerate(found) if place != expert}
-    moved_scales = f"scales moved: {_described(scales)}"
-    yield Variant("scales with their codes", moved_scales, lambda _: rescaled if scales else None)
+    yield Variant(WITH_CODES, describe_scales(scales), lambda _: rescaled if scales else None)
 
 
 def _rotated(weight: Weight) -> Weight | None:
@@ -107,7 +108,13 @@ def _at(x: Tensor, order: list[int]) -> Tensor:
     return x[torch.tensor(order, device=x.device)]
 
 
-def _described(order: dict[int, int]) -> str:
+def describe_order(order: Mapping[int, int]) -> str:
+    """Puts into words which expert stands in which place."""
     shown = [f"{place} holds {expert}" for place, expert in sorted(order.items())[:_LISTED]]
     more = len(order) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def describe_scales(order: Mapping[int, int]) -> str:
+    """Puts into words whose scales stand in which place."""
+    return f"scales moved: {describe_order(order)}"

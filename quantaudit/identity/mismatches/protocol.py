@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -79,6 +79,22 @@ class Weight:
 Layer: TypeAlias = Mapping[Projection, Weight]
 
 
+class Places(NamedTuple):
+    """Some values of one expert: the projection they are in, their rows and their columns, [K] int64 each.
+
+    Those of gate and up together are in `GATE_UP`, whose rows are those of gate, then those of up.
+    """
+
+    projection: Projection
+    rows_K: Tensor
+    cols_K: Tensor
+
+
+# Where in the trainer's matrix, of [R, C], the values come from that the server has at some places; `None` where values
+# of that projection stay, or it is not the matrix that they move in.
+Locate: TypeAlias = Callable[[Places, tuple[int, int]], Places | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """What a mismatch is called and which setting of train and serve it separates.
@@ -108,7 +124,9 @@ class Finding:
         num_differing: Values that differ between the sides.
         num_left: Those that still differ from the prediction.
         experts: Experts that it touches, by projection; (0,) for a single matrix.
-        predict: Makes the server's layer from the trainer's, for any rows of both; `None` where rows are not enough.
+        predict: Makes the server's layer from the trainer's; `None` where it needs more than these.
+        is_by_rows: Whether it makes any rows from the same rows alone.
+        largest_share: Of what differs in one expert, the share that it accounts for there, where that is largest.
     """
 
     about: About
@@ -119,11 +137,18 @@ class Finding:
     num_left: int
     experts: Mapping[Projection, tuple[int, ...]]
     predict: Callable[[Layer], Layer | None] | None = field(default=None, repr=False, compare=False)
+    is_by_rows: bool = False
+    largest_share: float = 0.0
 
     @property
     def is_convincing(self) -> bool:
         """Says whether it accounts for at least half of what differs."""
         return self.explains >= CONVINCING
+
+    @property
+    def is_convincing_somewhere(self) -> bool:
+        """Says whether it accounts for at least half of what differs in some expert."""
+        return self.is_convincing or self.largest_share >= CONVINCING
 
 
 class Mismatch(Protocol):

@@ -15,8 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quantaudit.identity.mismatches.protocol import LEAST_EXPLAINED, About, Finding, Layer, Projection
+from quantaudit.identity.mismatches.protocol import LEAST_EXPLAINED, About, Finding, Layer, Locate, Projection
 from quantaudit.identity.mismatches.sampling import sample_rows
+
+_FEW_VALUES = 64  # of an expert: half of fewer is explained by chance
 
 
 class Variant(NamedTuple):
@@ -27,18 +29,21 @@ class Variant(NamedTuple):
         serve: On the server's side.
         predict: Returns the layer that the server would hold; `None` where this cannot happen.
         is_by_rows: Whether it predicts every row from that row alone.
+        locate: Where values come from, if it does nothing but move them.
     """
 
     train: str
     serve: str
     predict: Callable[[Layer], Layer | None]
     is_by_rows: bool = False
+    locate: Locate | None = None
 
 
 class _Score(NamedTuple):
     explained: int
     differing: int
     experts: dict[Projection, tuple[int, ...]]
+    largest_share: float
 
 
 class _Scored(NamedTuple):
@@ -113,7 +118,7 @@ def _differing(train: Layer, serve: Layer) -> dict[Projection, Tensor]:
 
 
 def _score(before: dict[Projection, Tensor], serve: Layer, predicted: Layer) -> _Score:
-    explained, differing = 0, 0
+    explained, differing, largest = 0, 0, 0.0
     experts: dict[Projection, tuple[int, ...]] = {}
     for name, before_E in before.items():
         after_E = count_differing(predicted[name].values, serve[name].values)
@@ -122,7 +127,9 @@ def _score(before: dict[Projection, Tensor], serve: Layer, predicted: Layer) -> 
         differing += int(before_E.sum())
         if gained_E.any():
             experts[name] = tuple(gained_E.nonzero().flatten().tolist())
-    return _Score(explained, differing, experts)
+            shares_E = torch.where(before_E < _FEW_VALUES, 0, gained_E / before_E.clamp(min=1))
+            largest = max(largest, float(shares_E.max()))
+    return _Score(explained, differing, experts, largest)
 
 
 def _finding(about: About, variant: Variant, score: _Score) -> Finding:
@@ -134,13 +141,15 @@ def _finding(about: About, variant: Variant, score: _Score) -> Finding:
         num_differing=score.differing,
         num_left=score.differing - score.explained,
         experts=score.experts,
-        predict=variant.predict if variant.is_by_rows else None,
+        predict=variant.predict,
+        is_by_rows=variant.is_by_rows,
+        largest_share=score.largest_share,
     )
 
 
 def in_full(finding: Finding, train: Layer, serve: Layer) -> Finding | None:
     """Returns a finding that was made on some rows with what it accounts for in all; `None` if that is nothing."""
-    predicted = None if finding.predict is None else finding.predict(train)
+    predicted = finding.predict(train) if finding.predict is not None and finding.is_by_rows else None
     if predicted is None:
         return None
     score = _score(_differing(train, serve), serve, predicted)
@@ -152,6 +161,7 @@ def in_full(finding: Finding, train: Layer, serve: Layer) -> Finding | None:
         num_differing=score.differing,
         num_left=score.differing - score.explained,
         experts=score.experts,
+        largest_share=score.largest_share,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from quantaudit.identity.mismatches.protocol import About, Finding, Kind, Layer
+from quantaudit.identity.mismatches.protocol import About, Finding, Kind, Layer, Places, Projection
 from quantaudit.identity.mismatches.scoring import Variant, best
 from quantaudit.identity.mismatches.weights import gate_and_up, with_gate_and_up
 
@@ -24,4 +24,15 @@ def apply(layer: Layer) -> Layer | None:
 
 def recognise(train: Layer, serve: Layer) -> Finding | None:
     """Finds the trainer's up in the place of gate and its gate in the place of up."""
-    return best(ABOUT, train, serve, [Variant("gate, then up", "up, then gate", apply)])
+    return best(ABOUT, train, serve, variants())
+
+
+def variants() -> list[Variant]:
+    """Returns the one way in which they are swapped."""
+    return [Variant("gate, then up", "up, then gate", apply, locate=_locate)]
+
+
+def _locate(places: Places, shape: tuple[int, int]) -> Places | None:
+    if places.projection is not Projection.GATE_UP:
+        return None
+    return places._replace(rows_K=(places.rows_K + shape[0] // 2) % shape[0])

@@ -25,8 +25,12 @@ def apply(layer: Layer) -> Layer | None:
 
 def recognise(train: Layer, serve: Layer) -> Finding | None:
     """Finds the trainer's codes under transposed scales."""
-    variant = Variant("one row of scales a row of groups", "the memory of the transposed grid", apply)
-    return best(ABOUT, train, serve, [variant])
+    return best(ABOUT, train, serve, variants())
+
+
+def variants() -> list[Variant]:
+    """Returns the one way in which scales are transposed."""
+    return [Variant("one row of scales a row of groups", "the memory of the transposed grid", apply)]
 
 
 def _transpose(weight: Weight) -> Weight | None:

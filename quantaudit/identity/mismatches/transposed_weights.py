@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from quantaudit.identity.mismatches.protocol import About, Finding, Kind, Layer, Weight
+from quantaudit.identity.mismatches.protocol import About, Finding, Kind, Layer, Places, Projection, Weight
 from quantaudit.identity.mismatches.scoring import Variant, best
 from quantaudit.identity.mismatches.weights import map_weights, with_values
 
@@ -24,10 +24,16 @@ def apply(layer: Layer) -> Layer | None:
 
 def recognise(train: Layer, serve: Layer) -> Finding | None:
     """Finds the transposed matrix, in its own shape or in the trainer's."""
-    exchanged = Variant(_TRAIN, "rows are inputs, columns are outputs", _exchanged)
-    return best(
-        ABOUT, train, serve, [exchanged, Variant(_TRAIN, "the memory of the transpose under the old shape", apply)]
-    )
+    return best(ABOUT, train, serve, variants())
+
+
+def variants() -> list[Variant]:
+    """Returns the transposed matrix in its own shape, and its memory in that of the trainer's."""
+    viewed = "the memory of the transpose under the old shape"
+    return [
+        Variant(_TRAIN, "rows are inputs, columns are outputs", _exchanged, locate=_exchange),
+        Variant(_TRAIN, viewed, apply, locate=_locate_viewed),
+    ]
 
 
 def viewed_transposed(x: Tensor) -> Tensor:
@@ -41,3 +47,17 @@ def _exchanged(layer: Layer) -> Layer | None:
 
 def _changed(weight: Weight, values: Tensor) -> Weight | None:
     return with_values(weight, values) if min(values.shape[-2:]) > 1 else None
+
+
+def _exchange(places: Places, shape: tuple[int, int]) -> Places | None:
+    if places.projection is Projection.GATE_UP or shape[0] != shape[1]:
+        return None
+    return places._replace(rows_K=places.cols_K, cols_K=places.rows_K)
+
+
+def _locate_viewed(places: Places, shape: tuple[int, int]) -> Places | None:
+    if places.projection is Projection.GATE_UP or min(shape) < 2:
+        return None
+    rows, cols = shape
+    flat_K = places.rows_K * cols + places.cols_K
+    return places._replace(rows_K=flat_K % rows, cols_K=flat_K // rows)
