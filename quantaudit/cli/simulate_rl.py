@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from quantaudit.core.rl_run import HeldOut, RlRun
+    from quantaudit.core.rl_run import RlRun
 
 _RUNS = Path("reports") / "runs"
 
@@ -26,6 +26,15 @@ Settings = Annotated[
 Inject = Annotated[
     list[str] | None,
     typer.Option("--inject", metavar="NAME@STEP[:key=value,...]", help="Plant a mismatch; may be given several times."),
+]
+Confirm = Annotated[
+    int | None,
+    typer.Option(
+        "--confirm",
+        metavar="N",
+        min=0,
+        help="Prompts never looked at during the run, asked at its end; 200 if nothing says otherwise.",
+    ),
 ]
 CheckEvery = Annotated[int, typer.Option("--check-every", metavar="N", min=1, help="Check every n-th step.")]
 CheckPeriod = Annotated[
@@ -48,6 +57,7 @@ def rl(
     inject: Inject = None,
     check_every: CheckEvery = 1,
     check_period: CheckPeriod = 1,
+    confirm: Confirm = None,
     output: Output = None,
     resume: Resume = False,
     as_json: AsJson = False,
@@ -78,6 +88,7 @@ def rl(
             inject=inject or (),
             check_every=check_every,
             check_period=check_period,
+            confirm=confirm,
             resume=resume,
             progress=progress,
         )
@@ -87,25 +98,15 @@ def rl(
 
 def _report(outcome: RlRun, folder: Path, *, as_json: bool) -> None:
     """Writes the reports of the run beside its log, and its summary, or the outcome as JSON, to stdout."""
+    from quantaudit.core.rl_run import RlResult
     from quantaudit.core.step_log import EventLog
     from quantaudit.reporting.step_report_console import print_run_summary
     from quantaudit.reporting.step_report_files import write_run_reports
 
     events = EventLog(folder / "events.jsonl").read()
-    paths = write_run_reports(events, folder)
+    result = RlResult(held_out=outcome.held_out, confirmed=outcome.confirmed)
+    paths = write_run_reports(events, folder, result=result)
     if as_json:
         sys.stdout.write(outcome.to_json())
         return
-    print_run_summary(events, stream=sys.stdout, location=str(paths["html"]))
-    if outcome.held_out is not None:
-        sys.stdout.write(_describe_reward(outcome.held_out) + "\n")
-
-
-def _describe_reward(held_out: HeldOut) -> str:
-    """Returns the greedy reward before and after, with the interval of the paired rise."""
-    interval = held_out.rise.interval
-    verdict = "risen" if held_out.has_risen else "not shown to have risen"
-    return (
-        f"greedy reward on {held_out.rise.num_probes} held-out {held_out.family} prompts: {held_out.before:.3f} -> "
-        f"{held_out.after:.3f}, {held_out.rise.value:+.3f} [{interval.lower:+.3f}, {interval.upper:+.3f}]: {verdict}"
-    )
+    print_run_summary(events, stream=sys.stdout, location=str(paths["html"]), result=result)

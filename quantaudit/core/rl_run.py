@@ -10,7 +10,7 @@ from quantaudit.core.step_log import Finding, RunEnded
 
 
 class HeldOut(Frozen):
-    """The greedy reward on held-out prompts, before and after.
+    """The greedy reward on prompts that are never trained, before and after.
 
     Attributes:
         family: Of the prompts.
@@ -30,6 +30,23 @@ class HeldOut(Frozen):
         return self.rise.interval.lower > 0.0
 
 
+class RlResult(Frozen):
+    """`result.json`: what training was good for.
+
+    Settings are chosen with an eye on the held-out prompts, of one run after the other; the others are asked once, when
+    a run is over, so no choice can have been made on them before it.
+
+    Attributes:
+        held_out: On the held-out prompts; `None` if it was not measured.
+        confirmed: On other prompts, drawn apart from these; `None` if it was not measured.
+    """
+
+    schema_version: Literal[1] = 1
+    kind: Literal["rl-result"] = "rl-result"
+    held_out: HeldOut | None
+    confirmed: HeldOut | None
+
+
 class RlRun(Frozen):
     """What came of a run.
 
@@ -38,6 +55,7 @@ class RlRun(Frozen):
         num_steps: Steps in the log.
         findings: Mismatches, in the order in which they were found.
         held_out: Greedy reward before and after; `None` if it was not measured.
+        confirmed: The same on prompts that were never looked at during the run; `None` if it was not measured.
     """
 
     schema_version: Literal[1] = 1
@@ -46,3 +64,4 @@ class RlRun(Frozen):
     num_steps: int
     findings: tuple[Finding, ...]
     held_out: HeldOut | None
+    confirmed: HeldOut | None

@@ -20,13 +20,22 @@ Shape suffixes: R rows, C columns, W words of a row of bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from quantaudit.hooks.leaf_products import (
+    MOST_ROWS,
+    can_add_zero,
+    fits_stack,
+    is_worth_multiplying,
+    multiply_stack,
+    multiply_words,
+)
 
 PIECE = 1 << 16  # words at a time: what lies between two operations stays in cache
 WORD_BYTES = 4
@@ -127,20 +136,55 @@ def value_lanes(
     return _sum_lanes(words_RC, first_row, row_step, first_col, summer or Summer(sum_value_words, PIECE))
 
 
+@torch.no_grad()
+def matrix_lanes(values_EOI: Tensor, parts: Sequence[int]) -> Tensor:
+    """Returns the lanes of some matrices of a stack, each at its place in the whole, [E, 2] int64.
+
+    Args:
+        values_EOI: fp32, bf16 or fp16.
+        parts: Which matrices of the whole these are.
+    """
+    num_rows, num_cols = values_EOI.shape[1:]
+    words_EOI = values_EOI.detach().float().view(torch.int32)
+    if not len(parts) or not (fits_stack(words_EOI) and can_add_zero(words_EOI)):
+        lanes = [value_lanes(x_OI, first_row=n * num_rows) for n, x_OI in zip(parts, values_EOI, strict=True)]
+        return torch.stack(lanes) if lanes else torch.zeros(0, 2, dtype=torch.int64)
+    first, last = min(parts), max(parts)
+    rows = _row_keys(first * num_rows, (last + 1 - first) * num_rows, 1, words_EOI.device)
+    places = torch.tensor(parts) - first
+    row_keys = torch.unflatten(rows, 1, (-1, num_rows)).index_select(1, places)
+    column_keys = _kept_keys("column", 0, num_cols, 1, words_EOI.device)
+    return multiply_stack(words_EOI, row_keys, column_keys, add_zero=True)
+
+
 def _sum_lanes(words: Tensor, first_row: int, row_step: int, first_col: int, summer: Summer) -> Tensor:
     lanes = torch.zeros(2, dtype=torch.int64, device=words.device)
     num_rows, num_cols = words.shape
     if not words.numel():
         return lanes
+    row_keys = _row_keys(first_row, num_rows, row_step, words.device)
+    if _are_products(words, summer):
+        column_keys = _kept_keys("column", first_col, num_cols, 1, words.device)
+        is_value = summer.sum_piece is sum_value_words
+        for row in range(0, num_rows, MOST_ROWS):
+            rows = slice(row, row + MOST_ROWS)
+            lanes += multiply_words(words[rows], row_keys[:, rows], column_keys, add_zero=is_value)
+        return lanes
     # An accelerator has no use for pieces that fit a cache.
     wide, tall = (num_cols, num_rows) if words.is_cuda else _piece_shape(num_cols, summer.num_words)
-    row_keys = _row_keys(first_row, num_rows, row_step, words.device)
     for col in range(0, num_cols, wide):
         column_keys = _kept_keys("column", first_col + col, min(wide, num_cols - col), 1, words.device)
         for row in range(0, num_rows, tall):
             piece = words[row : row + tall, col : col + wide]
             lanes += summer.sum_piece(piece, row_keys[:, row : row + tall].contiguous(), column_keys)
     return lanes
+
+
+def _are_products(words: Tensor, summer: Summer) -> bool:
+    """Says whether what would be summed by eager code is summed by products of doubles, to the same lanes."""
+    if summer.sum_piece is sum_value_words:
+        return is_worth_multiplying(words) and can_add_zero(words)
+    return summer.sum_piece is sum_words and is_worth_multiplying(words)
 
 
 def _piece_shape(num_cols: int, num_words: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ Shape suffixes: E experts, O out, I in, R rows, C columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from quantaudit.core.errors import InputError
 from quantaudit.core.manifest import Manifest, TensorDigest
 from quantaudit.core.scheme import Scheme
-from quantaudit.hooks.leaf import Leaf, leaf_of_values
+from quantaudit.hooks.leaf import Leaf, leaf_of_values, matrix_lanes
 
 Quantize: TypeAlias = Callable[[Tensor], Tensor]  # from a master matrix [O, I] to its fake-quantized values
 State: TypeAlias = "Mapping[str, Tensor] | Manifest"
@@ -137,6 +137,21 @@ class ManifestSide:
 
 
 Side: TypeAlias = TensorSide | ManifestSide
+
+
+def leaves_of(readings: Sequence[Reading]) -> list[Leaf]:
+    """Returns the leaf of every reading; matrices of one shape are summed together, which is faster by far."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, reading in enumerate(readings):
+        if reading.known is None and len(reading.values) == 1:
+            (x_RC,) = reading.values
+            groups.setdefault((x_RC.shape, x_RC.dtype, x_RC.device), []).append(place)
+    found: dict[int, Leaf] = {}
+    for places in groups.values():
+        stack = torch.stack([readings[place].values[0] for place in places])
+        lanes = matrix_lanes(stack, [readings[place].first_part for place in places])
+        found |= {place: Leaf.from_lanes(one) for place, one in zip(places, lanes.cpu(), strict=True)}
+    return [found[place] if place in found else reading.leaf() for place, reading in enumerate(readings)]
 
 
 def open_state(state: State, quantize: Quantize | None = None) -> TensorSide | ManifestSide:

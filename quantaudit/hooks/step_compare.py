@@ -5,7 +5,8 @@ Shape suffixes: R rows, C columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,10 @@ from torch import Tensor
 from quantaudit.core.errors import InputError
 from quantaudit.hooks.findings import Fault, FirstDifference, TensorFinding
 from quantaudit.hooks.leaf import Leaf, canonical_words
-from quantaudit.hooks.sides import Side, TensorSide, Unit
+from quantaudit.hooks.sides import Side, TensorSide, Unit, leaves_of
+
+# Values read at a time, if a matrix has fewer: small matrices are compared together, large ones one by one.
+_VALUES_AT_ONCE = 1 << 20
 
 
 class Compared(NamedTuple):
@@ -58,15 +62,31 @@ def compare_sides(trainer: Side, engine: Side, *, turn: int, rotate: int, keep_l
     sample = units[turn::rotate]
     leaves: dict[Unit, Leaf] = {}
     different: dict[str, dict[Unit, Leaf]] = {}
-    for unit in sample:
-        mine, theirs = trainer.read(unit), engine.read(unit)
-        is_equal = mine.has_values_of(theirs)
-        if keep_leaves or not is_equal:
-            leaves[unit] = mine.leaf()
-        if not is_equal and (served := theirs.leaf()) != leaves[unit]:
-            different.setdefault(unit.name, {})[unit] = served
+    for batch in _batches(sample, trainer):
+        pairs = {unit: (trainer.read(unit), engine.read(unit)) for unit in batch}
+        unequal = [unit for unit, (mine, theirs) in pairs.items() if not mine.has_values_of(theirs)]
+        wanted = list(pairs) if keep_leaves else unequal
+        leaves |= zip(wanted, leaves_of([pairs[unit][0] for unit in wanted]), strict=True)
+        for unit, served in zip(unequal, leaves_of([pairs[unit][1] for unit in unequal]), strict=True):
+            if served != leaves[unit]:
+                different.setdefault(unit.name, {})[unit] = served
     not_served = tuple(sorted(set(trainer.names) - set(engine.names)))
     return Compared(len(units), len(sample), leaves, different, not_served)
+
+
+def _batches(units: list[Unit], side: Side) -> Iterator[list[Unit]]:
+    """Yields the matrices in their order, as many as may be read at a time."""
+    batch: list[Unit] = []
+    count = 0
+    for unit in units:
+        shape = side.shape(unit.name)
+        size = math.prod(shape if unit.part is None else shape[1:])
+        if batch and count + size > _VALUES_AT_ONCE:
+            yield batch
+            batch, count = [], 0
+        batch.append(unit)
+        count += size
+    yield batch
 
 
 def describe(name: str, units: Iterable[Unit], trainer: Side, engine: Side, explanation: str) -> TensorFinding:

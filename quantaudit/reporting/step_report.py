@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from quantaudit.core.errors import NotMeasuredError
+from quantaudit.core.rl_run import HeldOut, RlResult
 from quantaudit.core.step_log import Event, Finding, RunEnded, RunStarted, RunVerdict, Side, StepRecord
 
 
@@ -139,6 +140,23 @@ def headline(story: Story) -> str:
     missing = len(story.steps) - story.num_checked
     why = story.ended.reason if story.ended is not None and story.ended.reason else ""
     return f"Nothing was found, but not everything was checked ({missing:,} of {span} were not). {why}".strip()
+
+
+def describe_rewards(result: RlResult | None) -> tuple[str, ...]:
+    """Returns a sentence for every greedy reward that was measured before and after."""
+    if result is None:
+        return ()
+    measured = ((result.held_out, "held-out"), (result.confirmed, "other"))
+    return tuple(_describe_reward(reward, kind) for reward, kind in measured if reward is not None)
+
+
+def _describe_reward(reward: HeldOut, kind: str) -> str:
+    interval = reward.rise.interval
+    verdict = "risen" if reward.has_risen else "not shown to have risen"
+    return (
+        f"greedy reward on {reward.rise.num_probes} {kind} {reward.family} prompts: {reward.before:.3f} -> "
+        f"{reward.after:.3f}, {reward.rise.value:+.3f} [{interval.lower:+.3f}, {interval.upper:+.3f}]: {verdict}"
+    )
 
 
 def explain(finding: Finding) -> str:

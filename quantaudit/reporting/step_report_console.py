@@ -8,16 +8,33 @@ from typing import TextIO
 
 from rich.text import Text
 
+from quantaudit.core.rl_run import RlResult
 from quantaudit.core.step_log import Event, RunVerdict
 from quantaudit.reporting.plaintext import clip, show_hidden
-from quantaudit.reporting.step_report import Change, Story, explain, headline, is_bad, place_of, tell_story
+from quantaudit.reporting.step_report import (
+    Change,
+    Story,
+    describe_rewards,
+    explain,
+    headline,
+    is_bad,
+    place_of,
+    tell_story,
+)
 from quantaudit.reporting.terminal import MIN_WIDTH, render_lines, to_ascii, write_lines
 
 _MOST_FINDINGS = 2
 _STYLES = {RunVerdict.CLEAN: "bold green", RunVerdict.MISMATCH: "bold red", RunVerdict.UNCHECKED: "bold yellow"}
 
 
-def render_run_console(events: Iterable[Event], *, width: int, color: bool, location: str | None = None) -> str:
+def render_run_console(
+    events: Iterable[Event],
+    *,
+    width: int,
+    color: bool,
+    location: str | None = None,
+    result: RlResult | None = None,
+) -> str:
     """Returns the summary, ending in a newline, at most 25 lines.
 
     Args:
@@ -25,22 +42,30 @@ def render_run_console(events: Iterable[Event], *, width: int, color: bool, loca
         width: Columns; fewer than 60 are taken as 60.
         color: Whether to write ANSI colours.
         location: Where the report was written, if it was.
+        result: What training was good for, where it was measured.
 
     Raises:
         NotMeasuredError: If no step was finished.
     """
     columns = max(width, MIN_WIDTH)
-    return render_lines(_lines(tell_story(events), columns, location), width=columns, color=color)
+    return render_lines(_lines(tell_story(events), columns, location, result), width=columns, color=color)
 
 
-def print_run_summary(events: Iterable[Event], *, stream: TextIO, location: str | None = None) -> None:
+def print_run_summary(
+    events: Iterable[Event], *, stream: TextIO, location: str | None = None, result: RlResult | None = None
+) -> None:
     """Writes the summary to a stream: coloured on a terminal only, and never where NO_COLOR is set."""
     told = tuple(events)
-    write_lines(lambda width, color: render_run_console(told, width=width, color=color, location=location), stream)
+
+    def render(width: int, color: bool) -> str:
+        return render_run_console(told, width=width, color=color, location=location, result=result)
+
+    write_lines(render, stream)
 
 
-def _lines(story: Story, width: int, location: str | None) -> Iterator[Text]:
+def _lines(story: Story, width: int, location: str | None, result: RlResult | None) -> Iterator[Text]:
     word = story.verdict.value.upper()
+    rewards = describe_rewards(result)
     started = story.started
     recipe = f" under {started.recipe}" if started is not None and started.recipe else ""
     run = f"{started.run.value} run" if started is not None else "run"
@@ -51,7 +76,7 @@ def _lines(story: Story, width: int, location: str | None) -> Iterator[Text]:
     yield Text()
     yield Text(clip(f"checks: {_checks(story)}", width))
     yield Text(clip(f"steps:  {_strip(story, width - 8)}", width))
-    yield from _findings(story, width)
+    yield from _findings(story, width, most=1 if rewards and len(story.findings) > 1 else 2)
     if story.changes:
         yield Text()
         yield from (Text(clip(line, width)) for line in _effects(story))
@@ -59,6 +84,8 @@ def _lines(story: Story, width: int, location: str | None) -> Iterator[Text]:
         yield from _wrapped(story.ended.reason, width, 2, style="yellow")
     if location is not None:
         yield Text(f"report: {show_hidden(location)}")
+    for sentence in rewards:
+        yield from _wrapped(sentence, width, 2)
 
 
 def _checks(story: Story) -> str:
@@ -78,13 +105,14 @@ def _strip(story: Story, width: int) -> str:
     return "".join(marks)
 
 
-def _findings(story: Story, width: int) -> Iterator[Text]:
+def _findings(story: Story, width: int, *, most: int) -> Iterator[Text]:
+    """Yields the first findings, each explained in so many lines at most: all of it is to fit on a screen."""
     for finding in story.findings[:_MOST_FINDINGS]:
         latent = " (latent)" if finding.latent else ""
         code = f" {finding.code}" if finding.code else ""
         line = f"step {finding.step}: {finding.name}{code}{latent}, {place_of(finding)}"
         yield Text(clip(to_ascii(line), width), style="yellow" if finding.latent else "red")
-        yield from _wrapped(explain(finding), width - 2, 2, indent="  ")
+        yield from _wrapped(explain(finding), width - 2, most, indent="  ")
     if len(story.findings) > _MOST_FINDINGS:
         yield Text(f"and {len(story.findings) - _MOST_FINDINGS} more findings in the log")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from quantaudit.core.errors import InputError
+from quantaudit.core.rl_run import RlResult
 from quantaudit.core.serial import write_atomically
 from quantaudit.core.step_log import Event
 from quantaudit.reporting.chart import to_svg
@@ -19,7 +20,11 @@ RUN_FORMATS = ("md", "html")
 
 
 def write_run_reports(
-    events: Iterable[Event], directory: Path, formats: Iterable[str] = RUN_FORMATS
+    events: Iterable[Event],
+    directory: Path,
+    formats: Iterable[str] = RUN_FORMATS,
+    *,
+    result: RlResult | None = None,
 ) -> dict[str, Path]:
     """Writes `run.md` with its pictures, and `run.html`; returns the main file of every format.
 
@@ -27,6 +32,7 @@ def write_run_reports(
         events: The log.
         directory: Where to; made if needed.
         formats: "md", "html".
+        result: What training was good for, where it was measured.
 
     Raises:
         InputError: If a format is unknown; nothing is written then.
@@ -44,10 +50,10 @@ def write_run_reports(
         for chart, (_, name) in zip(charts, pictures, strict=True):
             files[directory / name] = to_svg(chart, ground=LIGHT.card, has_title=True).encode()
         paths["md"] = directory / "run.md"
-        files[paths["md"]] = render_run_markdown(told, pictures=pictures).encode()
+        files[paths["md"]] = render_run_markdown(told, pictures=pictures, result=result).encode()
     if "html" in wanted:
         paths["html"] = directory / "run.html"
-        files[paths["html"]] = render_run_html(told).encode()
+        files[paths["html"]] = render_run_html(told, result).encode()
     for path, data in files.items():
         write_atomically(path, data)
     return paths

@@ -7,21 +7,27 @@ from collections.abc import Iterable
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from quantaudit.core.rl_run import RlResult
 from quantaudit.core.step_log import Event, RunVerdict
 from quantaudit.reporting.chart import to_page
 from quantaudit.reporting.palette import DARK, LIGHT, PAGE
 from quantaudit.reporting.plaintext import show_hidden
-from quantaudit.reporting.step_report import explain, headline, place_of, tell_story
+from quantaudit.reporting.step_report import describe_rewards, explain, headline, place_of, tell_story
 from quantaudit.reporting.step_report_charts import build_run_charts
 from quantaudit.reporting.step_report_console import write_mean
+from quantaudit.reporting.step_report_markdown import REWARDS_NOTE
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _TONES = {RunVerdict.CLEAN: "admit", RunVerdict.MISMATCH: "reject", RunVerdict.UNCHECKED: "inconclusive"}
 _MOST_FINDINGS = 200
 
 
-def render_run_html(events: Iterable[Event]) -> str:
+def render_run_html(events: Iterable[Event], result: RlResult | None = None) -> str:
     """Returns the page.
+
+    Args:
+        events: The log.
+        result: What training was good for, where it was measured.
 
     Raises:
         NotMeasuredError: If no step was finished.
@@ -40,6 +46,8 @@ def render_run_html(events: Iterable[Event]) -> str:
     return environment.get_template("step_report.html.j2").render(
         story=story,
         headline=headline(story),
+        rewards=describe_rewards(result),
+        rewards_note=REWARDS_NOTE,
         tone=_TONES[story.verdict],
         timeline=timeline,
         charts=charts,

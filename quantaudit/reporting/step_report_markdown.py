@@ -4,28 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from quantaudit.core.rl_run import RlResult
 from quantaudit.core.step_log import Event
 from quantaudit.reporting.markdown_text import code, prose, table
-from quantaudit.reporting.step_report import Story, explain, headline, place_of, tell_story
+from quantaudit.reporting.step_report import Story, describe_rewards, explain, headline, place_of, tell_story
 from quantaudit.reporting.step_report_console import write_mean
 
 _MOST_FINDINGS = 50
 
 
-def render_run_markdown(events: Iterable[Event], *, pictures: Iterable[tuple[str, str]] = ()) -> str:
+# Said of the rewards in every view.
+REWARDS_NOTE = (
+    "Greedy answers of the first and of the last weights to the same prompts, none of them trained, and the paired "
+    "rise with its 95 % interval over clusters. The held-out prompts are those that settings are chosen by; the other "
+    "ones were asked once, when the run was over."
+)
+
+
+def render_run_markdown(
+    events: Iterable[Event], *, pictures: Iterable[tuple[str, str]] = (), result: RlResult | None = None
+) -> str:
     """Returns the report.
 
     Args:
         events: The log.
         pictures: Title and file name of every chart.
+        result: What training was good for, where it was measured.
 
     Raises:
         NotMeasuredError: If no step was finished.
     """
-    return "\n\n".join(_parts(tell_story(events), tuple(pictures))) + "\n"
+    return "\n\n".join(_parts(tell_story(events), tuple(pictures), result)) + "\n"
 
 
-def _parts(story: Story, pictures: tuple[tuple[str, str], ...]) -> Iterator[str]:
+def _parts(story: Story, pictures: tuple[tuple[str, str], ...], result: RlResult | None) -> Iterator[str]:
     yield f"# {story.verdict.value.upper()}: {prose(headline(story))}"
     first = story.first_bad
     if first is not None:
@@ -42,6 +54,11 @@ def _parts(story: Story, pictures: tuple[tuple[str, str], ...]) -> Iterator[str]
         head = ("", "before", "from there on", "unit") if first is not None else ("", "mean", "", "unit")
         rows = [(c.name, write_mean(c.before), write_mean(c.after) if first else "", c.unit) for c in story.changes]
         yield table(head, rows)
+    rewards = describe_rewards(result)
+    if rewards:
+        yield "## Reward"
+        yield "\n".join(f"- {prose(sentence)}" for sentence in rewards)
+        yield REWARDS_NOTE
     if pictures:
         yield "## Timeline"
         yield "\n\n".join(f"![{prose(title)}]({file})" for title, file in pictures)

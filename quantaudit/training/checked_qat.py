@@ -2,7 +2,7 @@
 
 After each optimizer step the masters are exported and packed as they would be served; the check decodes the packed
 bytes by the reference and compares them with the fake-quantized tensors of the trainer. A run keeps its settings, its
-log and its state in a folder, and goes on from there.
+log and its state in a folder, with what checks and planted mismatches remember, and goes on from there.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from quantaudit.training.checking.checker import StepChecker
 from quantaudit.training.checking.injections.points import Options
 from quantaudit.training.checking.injections.registry import get_plan
 from quantaudit.training.checking.injections.request import parse_request
+from quantaudit.training.checking.remembered import CheckerMemory, read_memory, write_memory
 from quantaudit.training.checking.settings import CheckSettings
 from quantaudit.training.checking.sides import Sides, TrainedWeight
 from quantaudit.training.fake_quantize import quantized_layers
@@ -43,8 +44,10 @@ from quantaudit.training.repair import prepare_arm, repair_of, teacher_of
 from quantaudit.training.rl.faults import Faults
 from quantaudit.training.rl.policy import pack_experts
 from quantaudit.training.rl.sync import QuantizeAt
+from quantaudit.training.run_state import read_run_state, refusing_damage, rewind_log
 
 SETTINGS_FILE, EVENTS_FILE = "settings.json", "events.jsonl"
+_CHECKER, _FAULTS = "checker", "faults"
 _SAVE_EVERY = 25
 # Points that a trainer without an engine does not have.
 _ENGINE_POINTS = ("buckets", "post_load", "flush", "execution", "placement")
@@ -124,7 +127,7 @@ def run_checked_qat(request: QatRequest, watch: Watch) -> QatRun:
     model = prepare_arm(request.hi, request.recipe, Arm.AFTER)
     trainer = QatTrainer(model, teacher_of(request.hi, repair), repair)
     log = _open_folder(request, trainer)
-    checker = StepChecker(request.checking)
+    checker = StepChecker(request.checking, _recall(request, trainer) if request.resume else None)
     while trainer.step < repair.steps:
         try:
             record, findings = _take_step(trainer, checker, request.faults)
@@ -135,7 +138,8 @@ def run_checked_qat(request: QatRequest, watch: Watch) -> QatRun:
         for finding in findings:
             log.append(finding)
         if trainer.step % _SAVE_EVERY == 0 or trainer.step == repair.steps:
-            trainer.save(request.folder)
+            notes = {_CHECKER: write_memory(checker.memory), _FAULTS: request.faults.written()}
+            trainer.save(request.folder, notes)
         watch(trainer.step, repair.steps)
     return _conclude(log, _end(log, RunStatus.COMPLETED, ""))
 
@@ -145,14 +149,14 @@ def _open_folder(request: QatRequest, trainer: QatTrainer) -> EventLog:
     card = QatCard(model_digest=request.model_digest, recipe=request.recipe, inject=request.inject)
     path, log = request.folder / SETTINGS_FILE, EventLog(request.folder / EVENTS_FILE)
     if request.resume:
-        if not path.exists() or QatCard.from_json(path.read_text("utf-8")) != card:
+        if not path.exists() or _read_card(path) != card:
             raise InputError(
                 f"{request.folder}, which holds no run with these settings",
                 expected="the folder of a run of this model, recipe and injections",
                 fix="leave --resume out, or give the command that began it",
             )
         trainer.load(request.folder)
-        log.rewind(trainer.step - 1 if trainer.step else None)
+        rewind_log(log, trainer.step)
         return log
     if path.exists():
         raise InputError(
@@ -161,6 +165,29 @@ def _open_folder(request: QatRequest, trainer: QatTrainer) -> EventLog:
     write_atomically(path, card.to_json().encode())
     log.append(_started(request, trainer, card))
     return log
+
+
+def _read_card(path: Path) -> QatCard | None:
+    """Returns the settings of a run; `None` if the file holds something else."""
+    try:
+        return QatCard.from_json(path.read_text("utf-8"))
+    except ValueError:
+        return None
+
+
+def _recall(request: QatRequest, trainer: QatTrainer) -> CheckerMemory:
+    """Gives planted mismatches what they kept, and returns what the checker remembered; empty before the first state.
+
+    Raises:
+        InputError: If the state is damaged.
+    """
+    state = read_run_state(request.folder)
+    if state is None or _CHECKER not in state.notes:
+        return CheckerMemory()
+    exported = {name: layer.exported() for name, layer in quantized_layers(trainer.model).items()}
+    with refusing_damage(request.folder):
+        request.faults.recall(state.notes[_FAULTS], exported)
+        return read_memory(state.notes[_CHECKER], exported)
 
 
 def _started(request: QatRequest, trainer: QatTrainer, card: QatCard) -> RunStarted:

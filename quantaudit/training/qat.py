@@ -9,6 +9,7 @@ from its state as if nothing had happened.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -23,7 +24,14 @@ from quantaudit.training.embedded import RouterScores, balance_routers
 from quantaudit.training.fake_quantize import forget_weights
 from quantaudit.training.losses import measure_loss
 from quantaudit.training.optimizers import build_optimizers, choose_parameters, clip_gradients, factor_at
-from quantaudit.training.run_state import read_run_state, write_run_state
+from quantaudit.training.run_state import (
+    Note,
+    check_moments,
+    copy_into,
+    read_run_state,
+    refusing_damage,
+    write_run_state,
+)
 
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
@@ -96,18 +104,23 @@ class QatTrainer:
         logits_MV: Tensor = self._hi(packed.tokens_N, packed.segments, selected_M=packed.selected_M)
         return logits_MV
 
-    def save(self, folder: Path) -> None:
-        """Writes all that the rest of the run depends on, whole or not at all."""
+    def save(self, folder: Path, notes: Mapping[str, Note] | None = None) -> None:
+        """Writes all that the rest of the run depends on, whole or not at all.
+
+        Args:
+            folder: Where to.
+            notes: What others remember of the run, by part.
+        """
         tensors = {_MODEL + name: value.detach() for name, value in self.model.named_parameters()}
         tensors |= {_OPTIMIZER + name: value for name, value in self._optimizers.state_tensors().items()}
-        write_run_state(folder, tensors, {"step": str(self.step), "repair": self._repair.digest()})
+        write_run_state(folder, tensors, {"step": str(self.step), "repair": self._repair.digest()}, notes)
 
     @torch.no_grad()
     def load(self, folder: Path) -> bool:
         """Goes back to the state in a folder; returns whether there is one.
 
         Raises:
-            InputError: If it is the state of another repair or model.
+            InputError: If it is the state of another repair or model, or damaged.
         """
         state = read_run_state(folder)
         if state is None:
@@ -118,10 +131,13 @@ class QatTrainer:
                 expected="the state of this recipe with these settings",
                 fix="choose another folder, or remove it",
             )
-        for name, parameter in self.model.named_parameters():
-            parameter.copy_(state.tensors[_MODEL + name])
         moments = {n.removeprefix(_OPTIMIZER): v for n, v in state.tensors.items() if n.startswith(_OPTIMIZER)}
-        self._optimizers.load_state_tensors(moments)
+        with refusing_damage(folder):
+            for name, parameter in self.model.named_parameters():
+                copy_into(parameter, state.tensors, _MODEL + name)
+            self._optimizers.load_state_tensors(moments)
+            for part in self._optimizers.parts:
+                check_moments(part)
+            self.step = int(state.facts["step"])
         forget_weights(self.model)
-        self.step = int(state.facts["step"])
         return True

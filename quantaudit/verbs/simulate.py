@@ -40,6 +40,7 @@ def simulate_rl(
     inject: Sequence[str] = (),
     check_every: int = 1,
     check_period: int = 1,
+    confirm: int | None = None,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> RlRun:
@@ -55,13 +56,14 @@ def simulate_rl(
         inject: Mismatches to be planted, each `NAME@STEP[:key=value,...]`.
         check_every: Steps from one check to the next.
         check_period: Every how manieth expert a check looks at.
+        confirm: Prompts that are asked when the run is over and not before; those of the settings when `None`.
         resume: Whether the folder's run goes on.
         progress: Told (stage, done, total).
 
     Raises:
         InputError: If an input is wrong, the engine dies, or the loss is not finite; the run can be resumed then.
     """
-    wanted = _settings(settings, steps, seed)
+    wanted = _settings(settings, steps, seed, confirm)
     request = RunRequest(
         folder=Path(output),
         start=_open_start(model),
@@ -72,12 +74,10 @@ def simulate_rl(
         faults=make_faults(inject, seed=wanted.seed),
         inject=tuple(inject),
         resume=resume,
-        command=_command(model, recipe, settings, wanted, inject, check_every, check_period),
+        command=_command(model, recipe, settings, wanted, inject, check_every, check_period, confirm),
     )
     torch.set_num_threads(1)
-
-    config = request.start.model.config
-    engine = partial(EngineClient, config, timeout_seconds=wanted.timeout_seconds)
+    engine = partial(EngineClient, request.start.model.config, timeout_seconds=wanted.timeout_seconds)
     return run_loop(request, engine, partial(_tell, progress, wanted.steps))
 
 
@@ -86,11 +86,14 @@ def _tell(progress: Progress | None, steps: int, step: Step) -> None:
         progress("step", step.record.step + 1, steps)
 
 
-def _settings(path: str | Path | None, steps: int | None, seed: int | None) -> RlSettings:
+def _settings(path: str | Path | None, steps: int | None, seed: int | None, confirm: int | None) -> RlSettings:
     settings = RlSettings() if path is None else read_settings(Path(path))
-    changes = {key: value for key, value in (("steps", steps), ("seed", seed)) if value is not None}
+    given = (("steps", steps), ("seed", seed), ("confirm", confirm))
+    changes = {key: value for key, value in given if value is not None}
     if changes.get("steps", 1) < 1:
         raise InputError(f"{steps} steps", expected="1 or more", fix="correct --steps")
+    if changes.get("confirm", 0) < 0:
+        raise InputError(f"{confirm} prompts to confirm", expected="0 or more", fix="correct --confirm")
     return settings.model_copy(update=changes)
 
 
@@ -114,6 +117,7 @@ def _command(
     inject: Sequence[str],
     check_every: int,
     check_period: int,
+    confirm: int | None,
 ) -> str:
     words = ["quantaudit", "simulate", "rl"]
     words += [] if model is None else [str(model)]
@@ -122,4 +126,5 @@ def _command(
     words += [word for one in inject for word in ("--inject", one)]
     words += [] if check_every == 1 else ["--check-every", str(check_every)]
     words += [] if check_period == 1 else ["--check-period", str(check_period)]
+    words += [] if confirm is None else ["--confirm", str(confirm)]
     return shlex.join(words)

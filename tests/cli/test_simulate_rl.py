@@ -17,6 +17,7 @@ reward = "coin"
 learning_rate = 5e-3
 warmup_steps = 1
 held_out = 8
+confirm = 8
 timeout_seconds = 120.0
 """
 
@@ -35,13 +36,31 @@ def test_a_clean_run_is_0_and_goes_on(quantaudit: Command, models: Path, short: 
     ended = quantaudit("simulate", "rl", plain, "--settings", str(short), "-o", "run")
     assert ended.code == 0, ended.err
     assert ended.out.startswith("CLEAN") and "greedy reward on 8 held-out two-step prompts" in ended.out
+    assert (
+        "greedy reward on 8 other two-step prompts" in ended.out
+        and "8 other two-step" in Path("run/run.md").read_text()
+    )
     assert ended.out.count("\n") <= 25
     more = quantaudit(
-        "simulate", "rl", plain, "--settings", str(short), "--steps", "3", "-o", "run", "--resume", "--json"
+        "simulate",
+        "rl",
+        plain,
+        "--settings",
+        str(short),
+        "--steps",
+        "3",
+        "-o",
+        "run",
+        "--resume",
+        "--json",
+        "--confirm",
+        "6",
     )
     assert more.code == 0
     assert json.loads(more.out)["num_steps"] == 3
     assert json.loads(more.out)["held_out"]["rise"]["num_probes"] == 8
+    result = json.loads((Path("run") / "result.json").read_text())
+    assert result["confirmed"]["rise"]["num_probes"] == 6 == json.loads(more.out)["confirmed"]["rise"]["num_probes"]
 
 
 @pytest.mark.slow
@@ -69,6 +88,7 @@ def test_a_step_that_is_not_checked_is_4(quantaudit: Command, models: Path, shor
         (("--inject", "no-such@1"), "the injection 'no-such'"),
         (("--inject", "router-precision"), "NAME@STEP"),
         (("--steps", "0"), "0 steps"),
+        (("--confirm", "-1"), "--confirm"),
         (("--recipe", "no-such"), "no-such"),
         (("--settings", "no-such.toml"), "no-such.toml"),
         (("--resume",), "-o DIR"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from html import unescape
 from pathlib import Path
 
 import pytest
 
+from quantaudit.core.decision import Estimate, Interval, Method
 from quantaudit.core.errors import InputError, NotMeasuredError
+from quantaudit.core.rl_run import HeldOut, RlResult
 from quantaudit.core.step_log import (
     CanaryCheck,
     Event,
@@ -26,7 +29,7 @@ from quantaudit.core.step_log import (
 )
 from quantaudit.reporting.marks import Grid
 from quantaudit.reporting.palette import LIGHT
-from quantaudit.reporting.step_report import headline, tell_story
+from quantaudit.reporting.step_report import describe_rewards, headline, tell_story
 from quantaudit.reporting.step_report_charts import build_run_charts, build_timeline, run_series
 from quantaudit.reporting.step_report_console import render_run_console
 from quantaudit.reporting.step_report_files import write_run_reports
@@ -184,6 +187,50 @@ def test_files_are_written_with_the_pictures_they_name(tmp_path: Path) -> None:
     text = paths["md"].read_text()
     pictures = [part.split(")")[0] for part in text.split("](")[1:] if part.split(")")[0].endswith(".svg")]
     assert len(pictures) == 7 and all((tmp_path / name).is_file() for name in pictures)
+
+
+def rewards(family: str = "two-step") -> RlResult:
+    """Rewards of which one has risen and the other may have."""
+    rise = Estimate(
+        value=0.2,
+        standard_error=0.05,
+        degrees_of_freedom=30.0,
+        interval=Interval(lower=0.1, upper=0.3, level=0.95),
+        num_probes=200,
+        num_clusters=36,
+        design_effect=1.0,
+        intraclass_correlation=0.0,
+        method=Method.CR2,
+        discordant_rate=None,
+    )
+    risen = HeldOut(family=family, before=0.5, after=0.7, rise=rise)
+    unclear = rise.model_copy(update={"interval": Interval(lower=-0.1, upper=0.5, level=0.95)})
+    return RlResult(held_out=risen, confirmed=risen.model_copy(update={"rise": unclear}))
+
+
+def test_rewards_stand_in_every_view_with_their_intervals(tmp_path: Path) -> None:
+    wanted = "greedy reward on 200 held-out two-step prompts: 0.500 -> 0.700, +0.200 [+0.100, +0.300]: risen"
+    other = wanted.replace("held-out", "other").replace("[+0.100, +0.300]: ", "[-0.100, +0.500]: not shown to have ")
+    assert describe_rewards(rewards()) == (wanted, other)
+    assert describe_rewards(None) == () == describe_rewards(RlResult(held_out=None, confirmed=None))
+    console = " ".join(render_run_console(CLEAN, width=200, color=False, result=rewards()).split())
+    assert wanted in console and other in console
+    paths = write_run_reports(CLEAN, tmp_path, result=rewards())
+    markdown = unescape(paths["md"].read_text().replace("\\", ""))
+    page = unescape(paths["html"].read_text())
+    assert all(sentence in view for sentence in (wanted, other) for view in (markdown, page))
+    assert "## Reward" not in render_run_markdown(CLEAN)
+
+
+def test_rewards_leave_the_terminal_summary_short() -> None:
+    many = (*BAD, *(finding(7 + n, name=f"other-{n}") for n in range(20)))
+    text = render_run_console(many, width=60, color=False, location="run.html", result=rewards())
+    assert len(text.splitlines()) <= MAX_LINES and text.count("greedy reward") == 2
+
+
+def test_a_foreign_family_breaks_no_view() -> None:
+    assert "<script" not in render_run_html(CLEAN, rewards(HOSTILE))
+    assert "<script" not in render_run_markdown(CLEAN, result=rewards(HOSTILE)).replace("`<script>", "")
 
 
 def test_an_unknown_format_is_refused_and_nothing_written(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from quantaudit.core.errors import InputError
 from quantaudit.core.qat_run import QatRun
@@ -14,6 +16,7 @@ from quantaudit.training.checked_qat import EVENTS_FILE, QatRequest, refuse_engi
 from quantaudit.training.checking.injections.registry import make_faults
 from quantaudit.training.checking.schedule import Schedule
 from quantaudit.training.checking.settings import CheckSettings
+from quantaudit.training.run_state import Note, read_run_state, write_run_state
 from tests.training.toy import toy_hi, toy_recipe
 
 
@@ -78,6 +81,69 @@ def test_a_killed_run_goes_on_to_the_same_log(tmp_path: Path, monkeypatch: pytes
         return [(r.step, r.loss, r.checks) for r in records]
 
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+
+
+PLANTED = {
+    "stale@2": "stale",
+    "checkpoint-round-trip@2": "quantized-twice",
+    "layer-set-pattern@2": "skipped-layer",
+    "another-rule@2": "another-rule",
+    "exponent-from-ratio@2": "exponent-from-ratio",
+}
+
+
+@pytest.mark.parametrize("inject", [i if i == "stale@2" else pytest.param(i, marks=pytest.mark.slow) for i in PLANTED])
+def test_a_killed_run_with_a_mismatch_goes_on_to_the_same_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inject: str
+) -> None:
+    recipe = toy_recipe("k3-mxfp4-w4a8-qat", steps=4, learning_rate=1e-2)
+    check_resumed(tmp_path, monkeypatch, recipe, inject, PLANTED[inject])
+
+
+@pytest.mark.slow
+def test_the_scale_of_the_first_step_is_still_known_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = toy_recipe("nvfp4-qad", steps=3, learning_rate=1e-2)
+    check_resumed(tmp_path, monkeypatch, recipe, "frozen-global-scale@2", "frozen-global-scale")
+
+
+def check_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Recipe, inject: str, name: str) -> None:
+    """Cuts a run behind the step before the mismatch and behind its step, and compares the logs."""
+    monkeypatch.setattr("quantaudit.training.checked_qat._SAVE_EVERY", 1)
+    step = int(inject.split("@")[1])
+    found = run(tmp_path / "whole", recipe, inject)
+    assert name in {finding.name for finding in found.findings}, found.findings
+    for stop_at in (step, step + 1):
+        folder = tmp_path / f"cut{stop_at}"
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, recipe, inject, stop_at=stop_at)
+        run(folder, recipe, inject, resume=True)
+        assert log_of(folder) == log_of(tmp_path / "whole"), f"cut at {stop_at}"
+
+
+def log_of(folder: Path) -> bytes:
+    """Returns a log without its times."""
+    return re.sub(rb'"(check_)?seconds": [-+.\de]+', b"", (folder / EVENTS_FILE).read_bytes())
+
+
+def test_a_state_that_remembers_other_weights_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, toy_recipe(steps=1))
+    state = read_run_state(tmp_path)
+    assert state is not None
+    note = state.notes["checker"]
+    larger = {name: torch.cat([tensor, tensor]) for name, tensor in note.tensors.items()}
+    write_run_state(tmp_path, state.tensors, state.facts, state.notes | {"checker": Note(note.head, larger)})
+    with pytest.raises(InputError, match=r"run.safetensors, which is damaged \(an earlier .*remove it"):
+        run(tmp_path, toy_recipe(steps=1), resume=True)
+
+
+def test_a_log_that_lacks_steps_of_the_state_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, toy_recipe(steps=2))
+    log = tmp_path / EVENTS_FILE
+    log.write_bytes(b"".join(line for line in log.read_bytes().splitlines(keepends=True) if b'"step": 1,' not in line))
+    with pytest.raises(InputError, match="1 steps before step 2"):
+        run(tmp_path, toy_recipe(steps=2), resume=True)
 
 
 def test_a_folder_is_not_taken_for_another_run(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 The checker keeps the sources and the packed weights of the last steps, to recognise what was left behind. A mismatch is
 reported at the step at which it appears and not again while it stays; the checks of every step name the tensors that
-differ all the same.
+differ all the same. All that it keeps is one value, so that a run can be resumed with it.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -23,6 +22,7 @@ from quantaudit.training.checking.diagnosis import diagnose_step
 from quantaudit.training.checking.evidence import History
 from quantaudit.training.checking.fingerprints import Compared, compare_sides, digest_layer_set
 from quantaudit.training.checking.latent import find_latent
+from quantaudit.training.checking.remembered import CheckerMemory
 from quantaudit.training.checking.settings import CheckSettings
 from quantaudit.training.checking.sides import Past, Shipped, Sides, TrainedWeight
 
@@ -53,18 +53,22 @@ class CheckOutcome:
 
 
 class StepChecker:
-    """Checks the steps of one run, in order."""
+    """Checks the steps of one run, in order.
 
-    def __init__(self, settings: CheckSettings | None = None) -> None:
+    Attributes:
+        settings: What a check looks at.
+        memory: What is known of the steps before; replaced by every step, and never changed.
+    """
+
+    def __init__(self, settings: CheckSettings | None = None, memory: CheckerMemory | None = None) -> None:
+        """Begins, or goes on.
+
+        Args:
+            settings: What a check looks at.
+            memory: That of the checker that a resumed run had; empty at the start of a run.
+        """
         self.settings = settings or CheckSettings()
-        kept = self.settings.memory + self.settings.schedule.longest_delay
-        self._past: deque[Past] = deque(maxlen=kept)
-        self._first: Past | None = None
-        self._open: set[tuple[tuple[Side, Side], str]] = set()
-        self._standing: frozenset[tuple[str, str]] = frozenset()
-        self._is_canary_open = False
-        self._last_step: int | None = None
-        self._was_on_grid = True
+        self.memory = memory or CheckerMemory()
 
     def is_due(self, step: int) -> bool:
         """Says whether a step is checked."""
@@ -98,12 +102,12 @@ class StepChecker:
         self._advance(step)
         _refuse_strangers(sides)
         compared = compare_sides(sides, self.settings.schedule.experts(step))
-        history = History(past=tuple(self._past), first=self._first)
+        history = History(past=self.memory.past, first=self.memory.first)
         findings = list(self._diagnose(step, sides, compared, history))
         staleness = _staleness(sides)
         findings += self._new(
             (
-                *find_latent(step, sides, compared, was_on_grid=self._was_on_grid),
+                *find_latent(step, sides, compared, was_on_grid=self.memory.was_on_grid),
                 *self._stale(step, staleness),
                 *_lost(step, transport),
             )
@@ -127,20 +131,22 @@ class StepChecker:
         )
 
     def _advance(self, step: int) -> None:
-        if self._last_step is not None and step <= self._last_step:
+        last = self.memory.last_step
+        if last is not None and step <= last:
             raise InputError(
-                f"step {step} after step {self._last_step}",
+                f"step {step} after step {last}",
                 expected="steps in increasing order",
                 fix="check every step once, or make a new checker for a run that starts again",
             )
-        self._last_step = step
+        self.memory = replace(self.memory, last_step=step)
 
     def _diagnose(self, step: int, sides: Sides, compared: Compared, history: History) -> tuple[Finding, ...]:
         """Diagnoses what was not parted before, or parts at another place now."""
-        parted = {(leg, name) for leg, names in compared.parted.items() for name in names}
+        before = self.memory.open
+        parted = frozenset((leg, name) for leg, names in compared.parted.items() for name in names)
         is_sample = self.settings.schedule.period > 1  # what is not looked at now may well part still
-        new = parted - self._open
-        self._open = (self._open | parted) if is_sample else parted
+        new = parted - before
+        self.memory = replace(self.memory, open=before | parted if is_sample else parted)
         legs: dict[tuple[Side, Side], tuple[str, ...]] = {}
         for leg, names in compared.parted.items():
             kept = tuple(name for name in names if (leg, name) in new)
@@ -150,13 +156,15 @@ class StepChecker:
 
     def _new(self, findings: tuple[Finding, ...]) -> list[Finding]:
         """Returns those that did not stand at the check before."""
-        before, self._standing = self._standing, frozenset((f.name, f.tensor) for f in findings)
+        before, standing = self.memory.standing, frozenset((f.name, f.tensor) for f in findings)
+        self.memory = replace(self.memory, standing=standing)
         return [finding for finding in findings if (finding.name, finding.tensor) not in before]
 
     def _check_canary(self, step: int, run: CanaryRun, compared: Compared) -> tuple[CanaryCheck, list[Finding]]:
         """Replays the canary; where weights differ, or its difference is reported already, no cause is looked for."""
-        outcome = check_canary(run, step, diagnose=not compared.parted and not self._is_canary_open)
-        self._is_canary_open = outcome.check.num_differing > 0 and not compared.parted
+        outcome = check_canary(run, step, diagnose=not compared.parted and not self.memory.is_canary_open)
+        is_open = outcome.check.num_differing > 0 and not compared.parted
+        self.memory = replace(self.memory, is_canary_open=is_open)
         return outcome.check, [] if outcome.finding is None else [outcome.finding]
 
     def _stale(self, step: int, staleness: int | None) -> tuple[Finding, ...]:
@@ -175,15 +183,25 @@ class StepChecker:
         return (finding,)
 
     def _remember(self, step: int, trainer: Mapping[str, TrainedWeight], shipped: Mapping[str, Shipped]) -> None:
-        self._was_on_grid = all(w.scheme is None or _is_on_grid(w) for w in trainer.values())
         masters = {name: weight.master for name, weight in trainer.items()}
         past = Past(
             step=step,
             sources={name: _kept(weight.source, masters[name]) for name, weight in trainer.items()},
             shipped={n: w if isinstance(w, StoredTensor) else _kept(w, masters.get(n)) for n, w in shipped.items()},
         )
-        self._past.appendleft(past)
-        self._first = self._first or past
+        kept = self.settings.memory + self.settings.schedule.longest_delay
+        self.memory = replace(
+            self.memory,
+            past=(past, *self.memory.past)[:kept],
+            first=self.memory.first or _scaled_whole(past),
+            was_on_grid=all(w.scheme is None or _is_on_grid(w) for w in trainer.values()),
+        )
+
+
+def _scaled_whole(past: Past) -> Past:
+    """Returns a step of which only those weights are kept that have a scale of the whole matrix."""
+    shipped = {n: w for n, w in past.shipped.items() if isinstance(w, StoredTensor) and w.second_scales is not None}
+    return Past(step=past.step, sources={}, shipped=shipped)
 
 
 def _kept(tensor: Tensor, master: Tensor | None) -> Tensor:

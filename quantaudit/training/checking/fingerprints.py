@@ -10,7 +10,7 @@ Legend: E experts, O out, I in.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from quantaudit.core.scheme import Scheme
 from quantaudit.core.serial import digest_of
 from quantaudit.core.step_log import Side, SideCheck
 from quantaudit.engines.stored import StoredTensor
-from quantaudit.hooks.leaf import Leaf, value_lanes
+from quantaudit.hooks.leaf import Leaf, matrix_lanes, value_lanes
 from quantaudit.identity.fingerprint_compiled import choose_value_sum
 from quantaudit.training.checking.sides import (
     Shipped,
@@ -83,6 +83,7 @@ def compare_sides(sides: Sides, experts: slice) -> Compared:
         leaf = leaf_of_stack(trained.values[piece], piece) if trained.is_stack else ""
         _note(seen[Side.TRAINER], name, leaf, trained, piece)
         first = before = _Held(Side.TRAINER, trained.values[piece], _origin(trained, piece))
+        is_trained = True
         for side, weights in served.items():
             if side is Side.DERIVED and not trained.is_stack:
                 continue  # kernels have layouts of their own for expert stacks only
@@ -91,9 +92,11 @@ def compare_sides(sides: Sides, experts: slice) -> Compared:
                 parted.setdefault((before.side, side), []).append(name)
                 continue
             here = _read(side, take_matrices(weights[name], piece), before)
-            if not _is_equal(here.values, before.values):
+            is_as_before = _is_equal(here.values, before.values)
+            if not is_as_before:
                 parted.setdefault((before.side, side), []).append(name)
-            is_trained = _is_equal(here.values, first.values)
+            # Equality is transitive, so values are compared with the trainer's only where they have changed on the way.
+            is_trained = is_as_before if is_trained else _is_equal(here.values, first.values)
             if not is_trained:
                 seen[side].differing.append(name)
             if trained.is_stack:
@@ -137,20 +140,23 @@ def _note(seen: _Seen, name: str, leaf: str, trained: TrainedWeight, piece: slic
 
 def leaf_of_stack(values_EOI: Tensor, experts: slice) -> str:
     """Returns the leaf of some experts of a stack, at their places in the whole of it; 32 hex digits."""
-    num_rows = values_EOI.shape[1]
-    summer = choose_value_sum(values_EOI.numel())
     if experts.step in (None, 1) and not experts.start:
+        summer = choose_value_sum(values_EOI.numel())
         return Leaf.from_lanes(value_lanes(values_EOI.reshape(-1, values_EOI.shape[-1]), summer=summer)).hex
     first, step = experts.start or 0, experts.step or 1
-    lanes = torch.zeros(2, dtype=torch.int64, device=values_EOI.device)
-    for place, matrix_OI in enumerate(values_EOI):
-        lanes += value_lanes(matrix_OI, first_row=(first + place * step) * num_rows, summer=summer)
-    return Leaf.from_lanes(lanes).hex
+    parts = range(first, first + step * len(values_EOI), step)
+    return Leaf.from_lanes(matrix_lanes(values_EOI, parts).sum(0)).hex
 
 
 def digest_layer_set(schemes: Mapping[str, Scheme | None]) -> str:
     """Returns the digest of which weights are quantized, and by which arithmetic; whose name does not matter."""
-    return digest_of({name: s.arithmetic_digest for name, s in sorted(schemes.items()) if s is not None})
+    digests = {id(scheme): scheme.arithmetic_digest for scheme in _distinct(schemes)}
+    return digest_of({name: digests[id(s)] for name, s in sorted(schemes.items()) if s is not None})
+
+
+def _distinct(schemes: Mapping[str, Scheme | None]) -> Iterable[Scheme]:
+    """Returns every scheme object once: a digest takes longer than all that is done with it."""
+    return {id(scheme): scheme for scheme in schemes.values() if scheme is not None}.values()
 
 
 def _summarize(side: Side, seen: _Seen) -> SideCheck:

@@ -44,8 +44,7 @@ def _other_arithmetic(step: int, sides: Sides, parted: set[str]) -> Iterator[Fin
     pairs: dict[tuple[str, str], list[str]] = {}
     for name, held in schemes_held(served[side]).items():
         wanted = sides.trainer[name].scheme
-        digests = [None if scheme is None else scheme.arithmetic_digest for scheme in (wanted, held)]
-        if name not in parted and digests[0] != digests[1]:
+        if name not in parted and not _is_same_arithmetic(wanted, held):
             pairs.setdefault((_words(wanted), _words(held)), []).append(name)
     for (train, serve), names in pairs.items():
         is_rule = UNQUANTIZED not in (train, serve)
@@ -63,6 +62,12 @@ def _other_arithmetic(step: int, sides: Sides, parted: set[str]) -> Iterator[Fin
             sentence="The arithmetic that is declared differs; on these values both give the same.",
             latent=True,
         )
+
+
+def _is_same_arithmetic(a: Scheme | None, b: Scheme | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a is b or a == b or a.arithmetic_digest == b.arithmetic_digest
 
 
 def _words(scheme: Scheme | None) -> str:

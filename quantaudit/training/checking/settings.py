@@ -14,9 +14,10 @@ class CheckSettings(Frozen):
     Attributes:
         schedule: Which steps and which experts.
         max_staleness: Updates that the served weights may be behind, as the algorithm declares.
-        memory: Earlier steps that are kept to recognise what was left behind, beyond those that may pass unseen.
+        memory: Earlier steps that are kept to recognise what was left behind, beyond those that may pass unseen; no
+            fewer than a canary looks back.
     """
 
     schedule: Schedule = Schedule()
     max_staleness: int = Field(default=0, ge=0)
-    memory: int = Field(default=3, ge=1)
+    memory: int = Field(default=3, ge=3)

@@ -91,6 +91,8 @@ def decode_shipped(shipped: Shipped) -> Tensor:
 
 def take_matrices(shipped: Shipped, piece: slice) -> Shipped:
     """Returns some experts, sharing their memory."""
+    if not piece.start and piece.stop is None and piece.step in (None, 1):
+        return shipped
     return shipped.matrices(piece) if isinstance(shipped, StoredTensor) else shipped[piece]
 
 
@@ -100,8 +102,13 @@ def is_same_storage(a: Shipped, b: Shipped) -> bool:
         return True
     if isinstance(a, StoredTensor) and isinstance(b, StoredTensor):
         pairs = ((a.packed, b.packed), (a.scales, b.scales), (a.second_scales, b.second_scales), (a.offset, b.offset))
-        return a.scheme.encoding_digest == b.scheme.encoding_digest and all(_same(x, y) for x, y in pairs)
+        return _is_same_encoding(a.scheme, b.scheme) and all(_same(x, y) for x, y in pairs)
     return isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def _is_same_encoding(a: Scheme, b: Scheme) -> bool:
+    """Says whether codes are read alike; digests, which take longer than bytes, only of schemes that differ."""
+    return a is b or a == b or a.encoding_digest == b.encoding_digest
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

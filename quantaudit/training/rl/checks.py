@@ -1,7 +1,8 @@
 """The check of one step as the loop sees it: all sides of the weights, the canary, the transport, and the gap.
 
 What is compared and how it is diagnosed is in `training/checking`; this file reads the engine, undoes its layout, and
-replays in the trainer's process what the engine declares.
+replays in the trainer's process what the engine declares. Engine and trainer run the canary at the same time: with a
+core for each, a check takes as long as the slower of both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from quantaudit.core.step_log import GapNumbers, TransportCheck
+from quantaudit.training.checking.canary import Hypothesis
 from quantaudit.training.checking.checker import CheckOutcome, StepChecker
 from quantaudit.training.checking.gap import measure_gap
 from quantaudit.training.checking.gathering import Trainer, gather_sides, trained_weights
@@ -20,7 +22,7 @@ from quantaudit.training.rl.decoding import Request
 from quantaudit.training.rl.engine import Engine
 from quantaudit.training.rl.learning import score_answers
 from quantaudit.training.rl.policy import Policy
-from quantaudit.training.rl.replay import Replayer, new_logprobs, replay_rollouts, run_canary
+from quantaudit.training.rl.replay import Replayer, begin_canary, new_logprobs, replay_rollouts
 from quantaudit.training.rl.rollouts import forced_requests
 from quantaudit.training.rl.samples import Sample
 from quantaudit.training.rl.settings import Replay, RlSettings
@@ -57,19 +59,24 @@ class LoopChecks:
     ) -> CheckOutcome | None:
         """Checks a step right after its sync; `None` where the schedule leaves it out.
 
+        The trainer's values are computed here and kept for the forwards that need them, so their time is not counted.
+
         Raises:
             EngineDiedError: If the engine ends or hangs.
         """
+        policy.values()
         began = time.perf_counter()
         self._replayer.take(policy)
         trainer = describe_trainer(policy, shipment.version)
         if not self._checker.is_due(step):
             self._checker.skip(step, trained_weights(trainer), {**shipment.experts, **shipment.dense})
             return None
-        sides = gather_sides(trainer, shipment, engine.export_state(), declared.placement)
+        state = engine.export_state()
         transport = self._check_transport(engine, delivery, step)
-        bits = run_canary(engine, self._canary)
-        canary = self._replayer.canary_run(bits, declared.execution)
+        bits = begin_canary(engine, self._canary)
+        sides = gather_sides(trainer, shipment, state, declared.placement)
+        self._replayer.replay(Hypothesis(execution=declared.execution))
+        canary = self._replayer.canary_run(bits(), declared.execution)
         outcome = self._checker.check(step, sides, canary=canary, transport=transport)
         return replace(outcome, seconds=time.perf_counter() - began)
 

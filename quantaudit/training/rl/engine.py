@@ -11,9 +11,9 @@ layouts alone.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -23,18 +23,23 @@ from quantaudit.training.rl.decoding import Continuation, Request, Want, decode
 from quantaudit.training.rl.derived import DerivedLayout, decode_layout, derive_layout
 from quantaudit.training.rl.execution import EngineExecution
 from quantaudit.training.rl.faults import Flush, PostLoad
+from quantaudit.training.rl.kept_engine import read_engine, write_engine
 from quantaudit.training.rl.loaded import LoadedWeight, gather, take_in
 from quantaudit.training.rl.memory import PrefixMemory
 from quantaudit.training.rl.names import module_of, other_name, trainer_name
 from quantaudit.training.rl.placement import Placement
 from quantaudit.training.rl.randomise import differing, name_weights, randomise_state
 from quantaudit.training.rl.sampling import Sampling
-from quantaudit.training.rl.serving import Served, build_served
+from quantaudit.training.rl.serving import Served, ServedModels
 from quantaudit.training.rl.state import EngineState, Key
+from quantaudit.training.rl.wire import Message
 
 
 class EngineRefusedError(RuntimeError):
     """Says that an engine was asked for something that it cannot do in the state it is in."""
+
+
+Answer: TypeAlias = Callable[[], list[Continuation]]
 
 
 class Engine(Protocol):
@@ -72,6 +77,9 @@ class Engine(Protocol):
     def generate(self, requests: Sequence[Request], sampling: Sampling, want: Want) -> list[Continuation]:
         """Continues requests."""
 
+    def begin(self, requests: Sequence[Request], sampling: Sampling, want: Want) -> Answer:
+        """Asks for continuations; the answer is waited for when it is called."""
+
     def export_state(self) -> EngineState:
         """Returns what was loaded and what was derived."""
 
@@ -100,7 +108,7 @@ class RolloutEngine:
     """The engine, in the process that it runs in."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self._config = config
+        self._models = ServedModels(config)
         self._weights = _Weights({}, {})
         self._host: _Weights | None = None
         self._snapshot: _Weights | None = None
@@ -185,6 +193,15 @@ class RolloutEngine:
             raise EngineRefusedError("tokens were asked for while weights may be loaded; resume the engine first")
         return decode(self._model(), requests, sampling, want, self._memory) if requests else []
 
+    def begin(self, requests: Sequence[Request], sampling: Sampling, want: Want) -> Answer:
+        """Asks for continuations; in the same process they are written at once.
+
+        Raises:
+            EngineRefusedError: As `generate`.
+        """
+        continuations = self.generate(requests, sampling, want)
+        return lambda: continuations
+
     def export_state(self) -> EngineState:
         """Returns what was loaded and what was derived."""
         self._refuse_asleep("exporting its state")
@@ -218,6 +235,26 @@ class RolloutEngine:
         self._weights, self._snapshot, self._served = held, None, None
         return differing(name_weights(held.loaded, held.derived), name_weights(now.loaded, now.derived))
 
+    def checkpoint(self, *, with_memory: bool) -> Message:
+        """Returns all that it holds, awake or asleep; of prefixes only if they are wanted.
+
+        Raises:
+            EngineRefusedError: If it holds no weights.
+        """
+        if self._placement is None:
+            raise EngineRefusedError("no weights were loaded yet")
+        weights = self._weights if self._host is None else self._host
+        state = EngineState(
+            version=self._version, loaded=weights.loaded, derived=weights.derived, placement=self._placement
+        )
+        return write_engine(state, self._memory if with_memory else PrefixMemory())
+
+    def restore(self, held: Message) -> None:
+        """Holds what another engine did, and is awake; its execution comes with the next post-load step."""
+        state, self._memory = read_engine(held)
+        self._weights, self._host = _Weights(dict(state.loaded), dict(state.derived)), None
+        self._placement, self._version, self._served = state.placement, state.version, None
+
     def close(self) -> None:
         """Frees everything."""
         self._weights, self._host, self._snapshot, self._served = _Weights({}, {}), None, None, None
@@ -240,7 +277,7 @@ class RolloutEngine:
                 raise EngineRefusedError("no weights were loaded yet")
             dense = {trainer_name(k.name): _values(w) for k, w in self._weights.loaded.items() if not k.part}
             experts = decode_experts(self._weights.derived, self._placement)
-            self._served = build_served(self._config, experts, dense, self._execution)
+            self._served = self._models.build(experts, dense, self._execution)
         return self._served
 
 

@@ -1,7 +1,8 @@
 """The loop's end of an engine in another process: every command has a deadline, and a dead engine is an error.
 
 A call that gets no answer in time, or whose connection breaks, ends the engine and raises `EngineDiedError`. The
-process ends by itself when the loop does.
+process ends by itself when the loop does. What was begun is answered before the next command is sent, whether anybody
+has asked for the answer or not.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import torch
 
@@ -20,7 +22,7 @@ from quantaudit.core.serial import Json
 from quantaudit.model.config import ModelConfig
 from quantaudit.training.rl.bucket import Bucket
 from quantaudit.training.rl.decoding import Continuation, Request, Want
-from quantaudit.training.rl.engine import EngineRefusedError
+from quantaudit.training.rl.engine import Answer, EngineRefusedError
 from quantaudit.training.rl.execution import EngineExecution
 from quantaudit.training.rl.faults import Flush, PostLoad
 from quantaudit.training.rl.placement import Placement
@@ -54,6 +56,19 @@ class EngineDiedError(RuntimeError):
         super().__init__(f"the rollout engine {what} during `{during}`")
 
 
+@dataclass(slots=True)
+class _Begun:
+    """A command that was sent.
+
+    Attributes:
+        command: The command.
+        reply: Its answer, once it was read.
+    """
+
+    command: str
+    reply: Message | None = None
+
+
 class EngineClient:
     """An engine in a process of its own."""
 
@@ -67,6 +82,7 @@ class EngineClient:
         self._timeout = timeout_seconds
         self._version = -1
         self._is_asleep = False
+        self._begun: _Begun | None = None
         self._connection, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "quantaudit.training.rl.engine_process", str(theirs.fileno())]
@@ -80,7 +96,8 @@ class EngineClient:
             "threads": torch.get_num_threads(),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
-        self._exchange("start", Message(hello, {}), _START_SECONDS)
+        self._send(_Begun("start"), Message(hello, {}), _START_SECONDS)
+        self._settle()
 
     @property
     def pid(self) -> int:
@@ -135,13 +152,18 @@ class EngineClient:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling, want: Want) -> list[Continuation]:
         """Continues requests."""
+        return self.begin(requests, sampling, want)()
+
+    def begin(self, requests: Sequence[Request], sampling: Sampling, want: Want) -> Answer:
+        """Asks for continuations, which the engine's process writes meanwhile; its deadline begins with the answer."""
         wanted: Json = {"routing": want.routing, "logits": want.logits, "memory": want.memory}
         head: Head = {
             "requests": write_requests(list(requests)),
             "sampling": sampling.model_dump_json(),
             "want": wanted,
         }
-        return read_continuations(self._call("generate", Message(head, {})))
+        begun = self._begin("generate", Message(head, {}))
+        return lambda: read_continuations(self._answer(begun))
 
     def export_state(self) -> EngineState:
         """Returns what was loaded and what was derived."""
@@ -161,6 +183,15 @@ class EngineClient:
         assert isinstance(names, list)
         return tuple(map(str, names))
 
+    def checkpoint(self, *, with_memory: bool) -> Message:
+        """Returns all that it holds, awake or asleep; of prefixes only if they are wanted."""
+        return self._call("checkpoint", Message({"with_memory": with_memory}, {}))
+
+    def restore(self, held: Message) -> None:
+        """Holds what another engine did, and is awake; its execution comes with the next post-load step."""
+        self._call("restore", held)
+        self._is_asleep = False
+
     def close(self) -> None:
         """Ends the engine: it is asked by closing the connection, and killed if it does not hear that."""
         self._connection.close()
@@ -174,18 +205,48 @@ class EngineClient:
         return self._call(command, Message({}, {}))
 
     def _call(self, command: str, message: Message) -> Message:
-        reply = self._exchange(command, Message({"command": command, **message.head}, message.tensors), self._timeout)
+        return self._answer(self._begin(command, message))
+
+    def _begin(self, command: str, message: Message) -> _Begun:
+        self._settle()
+        begun = _Begun(command)
+        self._send(begun, Message({"command": command, **message.head}, message.tensors), self._timeout)
+        return begun
+
+    def _answer(self, begun: _Begun) -> Message:
+        if begun.reply is None:
+            self._settle()
+        reply = begun.reply
+        assert reply is not None
         if "error" in reply.head:
-            raise EngineRefusedError(f"the engine refused `{command}`: {reply.head['error']}")
+            raise EngineRefusedError(f"the engine refused `{begun.command}`: {reply.head['error']}")
         if "version" in reply.head:
             self._version = int(str(reply.head["version"]))
         return reply
 
-    def _exchange(self, command: str, message: Message, timeout: float) -> Message:
-        try:
+    def _send(self, begun: _Begun, message: Message, timeout: float) -> None:
+        with self._ending_on_failure(begun.command, timeout):
             self._connection.settimeout(timeout)
             send_message(self._connection, message)
-            return receive_message(self._connection)
+        self._begun = begun
+
+    def _settle(self) -> None:
+        """Reads the answer that is still to come, if there is one."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            with self._ending_on_failure(begun.command, self._connection.gettimeout() or 0.0):
+                begun.reply = receive_message(self._connection)
+
+    @contextmanager
+    def _ending_on_failure(self, command: str, timeout: float) -> Iterator[None]:
+        """Ends an engine that gives no answer or closes the connection.
+
+        Raises:
+            EngineDiedError: If it does.
+        """
+        try:
+            yield
+            return
         except TimeoutError:
             what = f"gave no answer within {timeout:g} s"
         except (WireError, OSError):

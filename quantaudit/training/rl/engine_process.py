@@ -104,6 +104,15 @@ def _randomise(engine: RolloutEngine, message: Message) -> Message:
     return _reply({"count": engine.randomise(int(str(message.head["seed"])))})
 
 
+def _checkpoint(engine: RolloutEngine, message: Message) -> Message:
+    return engine.checkpoint(with_memory=bool(message.head["with_memory"]))
+
+
+def _restore(engine: RolloutEngine, message: Message) -> Message:
+    engine.restore(message)
+    return _done(engine)
+
+
 def _simple(act: Callable[[RolloutEngine], None]) -> Handler:
     def handle(engine: RolloutEngine, message: Message) -> Message:
         act(engine)
@@ -122,6 +131,8 @@ HANDLERS: Mapping[str, Handler] = {
     "wake": _simple(RolloutEngine.wake),
     "generate": _generate,
     "state": lambda engine, message: write_state(engine.export_state()),
+    "checkpoint": _checkpoint,
+    "restore": _restore,
     "snapshot": _simple(RolloutEngine.snapshot),
     "randomise": _randomise,
     "compare": lambda engine, message: _reply({"names": list(engine.compare())}),

@@ -12,6 +12,9 @@ and the engine does not know which of them are declared and which are planted. `
     flush          which of its memories it drops after a sync
     execution      how it computes (the declaration stays as it is)
     placement      where it looks for its experts
+
+What a set remembers of earlier steps is written down with the state of a run, so a resumed run plants what the
+uninterrupted one would have.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from quantaudit.engines.stored import StoredTensor
 from quantaudit.training.rl.bucket import Bucket
 from quantaudit.training.rl.execution import EngineExecution
 from quantaudit.training.rl.placement import Placement
+from quantaudit.training.run_state import Note
 
 # By module name (`layers.3.experts.w1`); tensors where a weight is not quantized.
 Packed: TypeAlias = "dict[str, StoredTensor | Tensor]"
@@ -79,6 +83,24 @@ class Flush(Frozen):
 class Faults(Protocol):
     """A set of planted mismatches. Implementations may remember earlier steps."""
 
+    @property
+    def is_honest(self) -> bool:
+        """Tells whether nothing is planted: a sync then leaves nothing in the engine of what was there before it."""
+
+    def written(self) -> Note:
+        """Returns what is remembered of earlier steps."""
+
+    def recall(self, note: Note, exported: Mapping[str, Tensor]) -> None:
+        """Goes on with what another set remembered that was made from the same requests.
+
+        Args:
+            note: What `written` returned.
+            exported: Masters in the dtype of exports: what is remembered of them has these shapes.
+
+        Raises:
+            ValueError: If it does not fit.
+        """
+
     def masters(self, step: int, exported: Mapping[str, Tensor], masters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Returns what is quantized, by module name.
 
@@ -112,6 +134,18 @@ class Faults(Protocol):
 
 class NoFaults:
     """Plants nothing; the base of sets that plant at some points only."""
+
+    @property
+    def is_honest(self) -> bool:
+        """Tells whether nothing is planted."""
+        return True
+
+    def written(self) -> Note:
+        """Returns nothing."""
+        return Note({}, {})
+
+    def recall(self, note: Note, exported: Mapping[str, Tensor]) -> None:
+        """Remembers nothing."""
 
     def masters(self, step: int, exported: Mapping[str, Tensor], masters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Returns the exports."""

@@ -26,7 +26,7 @@ from quantaudit.training.rl.policy import Policy, pack_experts
 from quantaudit.training.rl.rollouts import open_samples, write_answers
 from quantaudit.training.rl.run_folder import Progress, group_samples
 from quantaudit.training.rl.samples import Sample, draw_tasks, reward_of
-from quantaudit.training.rl.settings import Replay, Reward, RlSettings
+from quantaudit.training.rl.settings import Replay, RlSettings
 from quantaudit.training.rl.sync import Declared, Delivery, QuantizeAt, Shipment, deliver, plan_delivery
 
 
@@ -118,10 +118,7 @@ def take_step(loop: Loop, progress: Progress) -> Step:
     due = _sort_out(progress, after, step, settings.lag)
     due = drop_even_groups(due, settings) if settings.drops_even_groups else due
     learned = learn(loop.policy, due, settings, progress.version) if due else None
-    logged = (
-        Reward.EXACT if settings.reward is Reward.PREFIX else settings.reward
-    )  # what is shaped is learned from only
-    rewards = [reward_of(sample, logged) for sample in after if sample.is_finished]
+    rewards = [reward_of(sample, settings.reward) for sample in after if sample.is_finished]
     record = _record(step, progress, outcome, gaps, learned, rewards)
     progress.version += learned is not None
     progress.step += 1

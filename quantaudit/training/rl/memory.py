@@ -9,7 +9,7 @@ Legend: V vocabulary, T tokens read, L layers with routers, K experts a token, B
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -74,11 +74,16 @@ class Hit(NamedTuple):
 class PrefixMemory:
     """Entries by prefix."""
 
-    def __init__(self) -> None:
-        self._entries: dict[tuple[int, ...], Entry] = {}
+    def __init__(self, entries: Mapping[tuple[int, ...], Entry] | None = None) -> None:
+        self._entries = dict(entries or {})
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def entries(self) -> Mapping[tuple[int, ...], Entry]:
+        """Returns all entries, those included of which a flush has left a part."""
+        return self._entries
 
     def keep(self, tokens: tuple[int, ...], entry: Entry) -> None:
         """Remembers a prefix."""

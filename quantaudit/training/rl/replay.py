@@ -10,9 +10,10 @@ Legend: M forced tokens, V vocabulary.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from quantaudit.training.rl.memory import PrefixMemory
 from quantaudit.training.rl.policy import Policy
 from quantaudit.training.rl.samples import Sample
 from quantaudit.training.rl.sampling import GREEDY, Sampling
-from quantaudit.training.rl.serving import build_served
+from quantaudit.training.rl.serving import ServedModels
 
 CANARY_FAMILIES = ("two-step", "recall", "restricted")
 _CANARY_TOKENS = 2  # one after the prompt, one after a step of decoding: both paths, for little
@@ -57,7 +58,13 @@ def _draw_held_out(world: World, family: str, rng: Random) -> Draft:
 
 def run_canary(engine: Engine, requests: Sequence[Request]) -> Tensor:
     """Returns the engine's log-probabilities of the whole vocabulary at every forced token, fp32 `[M, V]`."""
-    return _bits(engine.generate(requests, GREEDY, Want(logits=True)))
+    return begin_canary(engine, requests)()
+
+
+def begin_canary(engine: Engine, requests: Sequence[Request]) -> Callable[[], Tensor]:
+    """Gives the engine the canary; what is returned waits for its bits, as `run_canary` returns them."""
+    answer = engine.begin(requests, GREEDY, Want(logits=True))
+    return lambda: _bits(answer())
 
 
 def _bits(continuations: Sequence[Continuation]) -> Tensor:
@@ -71,35 +78,53 @@ class _Weights:
     dense: dict[str, Tensor]
 
 
+class _Replayed(NamedTuple):
+    """What a hypothesis gives on the weights of the last sync."""
+
+    hypothesis: Hypothesis
+    bits: Tensor
+
+
+def _kept(tensors: Mapping[str, Tensor], own: set[int]) -> dict[str, Tensor]:
+    """Returns tensors that the next update leaves as they are: what lies in the trainer's own memory is copied."""
+    return {n: t.clone() if t.untyped_storage().data_ptr() in own else t for n, t in tensors.items()}
+
+
 class Replayer:
     """Replays the engine with the trainer's weights of this sync, and of the last ones for memories."""
 
     def __init__(self, config: ModelConfig, requests: Sequence[Request]) -> None:
-        self._config, self._requests = config, requests
+        self._models, self._requests = ServedModels(config), requests
         self._kept: deque[_Weights] = deque(maxlen=_KEPT_SYNCS)
+        self._last: _Replayed | None = None
 
     def take(self, policy: Policy) -> None:
         """Remembers the weights of a sync; to be called once for each."""
-        dense = {name: tensor.clone() for name, tensor in policy.dense().items()}
-        experts = {name: values.clone() for name, values in policy.values().items()}
-        self._kept.appendleft(_Weights(experts=experts, dense=dense))
+        own = {parameter.untyped_storage().data_ptr() for parameter in policy.model.parameters()}
+        self._kept.appendleft(_Weights(experts=_kept(policy.values(), own), dense=_kept(policy.dense(), own)))
+        self._last = None
 
     def canary_run(self, bits: Tensor, declared: EngineExecution) -> CanaryRun:
         """Returns the engine's canary with the means to explain it."""
         return CanaryRun(bits=bits, declared=declared, replay=self.replay)
 
     def replay(self, hypothesis: Hypothesis) -> Tensor | None:
-        """Returns the canary's bits under a hypothesis; `None` where it needs weights that were not kept."""
-        memory = PrefixMemory()
-        if hypothesis.age:
-            if hypothesis.age >= len(self._kept):
-                return None
-            self._decode(self._kept[hypothesis.age], hypothesis.execution, memory)
-            memory.flush(hypothesis.flush)
-        return _bits(self._decode(self._kept[0], hypothesis.execution, memory))
+        """Returns the canary's bits under a hypothesis; `None` where it needs weights that were not kept.
+
+        The last result is remembered, so that it can be made while the engine is still at its own.
+        """
+        if self._last is None or self._last.hypothesis != hypothesis:
+            memory = PrefixMemory()
+            if hypothesis.age:
+                if hypothesis.age >= len(self._kept):
+                    return None
+                self._decode(self._kept[hypothesis.age], hypothesis.execution, memory)
+                memory.flush(hypothesis.flush)
+            self._last = _Replayed(hypothesis, _bits(self._decode(self._kept[0], hypothesis.execution, memory)))
+        return self._last.bits
 
     def _decode(self, weights: _Weights, execution: EngineExecution, memory: PrefixMemory) -> list[Continuation]:
-        served = build_served(self._config, weights.experts, weights.dense, execution)
+        served = self._models.build(weights.experts, weights.dense, execution)
         return decode(served, self._requests, GREEDY, Want(logits=True), memory)
 
 

@@ -2,8 +2,9 @@
 
     settings.json     what decides the run; a resumed run must be given the same, but for the number of steps
     events.jsonl      the log of every step
-    run.safetensors   masters, moments of the optimizer, answers that are not finished or not learned from
-    result.json       the held-out reward before and after, once the run is complete
+    run.safetensors   masters, moments of the optimizer, answers that are not finished or not learned from, and what
+                      checks, planted mismatches and the engine remember
+    result.json       the rewards of the first and of the last weights, once the run is complete
 
 The state holds everything that the next step depends on, so a killed run goes on with the bits of one that was not.
 """
@@ -14,6 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +27,14 @@ from quantaudit.training.rl.memory import RoutingRecord
 from quantaudit.training.rl.policy import Policy
 from quantaudit.training.rl.samples import Sample, Task
 from quantaudit.training.rl.settings import RlSettings
-from quantaudit.training.run_state import read_run_state, write_run_state
+from quantaudit.training.run_state import (
+    Note,
+    check_moments,
+    copy_into,
+    read_run_state,
+    refusing_damage,
+    write_run_state,
+)
 
 SETTINGS_FILE, EVENTS_FILE, RESULT_FILE = "settings.json", "events.jsonl", "result.json"
 
@@ -48,14 +57,15 @@ class RunCard(Frozen):
     settings: RlSettings
 
     def is_same_run(self, other: RunCard) -> bool:
-        """Tells whether the other one goes on with this run: equal but for the number of steps."""
+        """Tells whether the other one goes on with this run: equal but for its end."""
         return self.model_copy(update={"settings": _endless(self.settings)}) == other.model_copy(
             update={"settings": _endless(other.settings)}
         )
 
 
 def _endless(settings: RlSettings) -> RlSettings:
-    return settings.model_copy(update={"steps": 1})
+    """Returns the settings without what decides only when a run ends and what is measured then."""
+    return settings.model_copy(update={"steps": 1, "confirm": 0})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +90,13 @@ class Progress:
     def at_start(cls) -> Progress:
         """Returns the start of a run."""
         return cls(step=0, version=0, open_samples=[], waiting=[], held_out_before=None)
+
+
+class Stand(NamedTuple):
+    """Where a run stands: its progress, and the notes of those who remember something."""
+
+    progress: Progress
+    notes: Mapping[str, Note]
 
 
 class RunFolder:
@@ -125,7 +142,7 @@ class RunFolder:
                 fix=f"give what {path} says, or start again in an empty folder",
             )
 
-    def save(self, policy: Policy, progress: Progress) -> None:
+    def save(self, policy: Policy, progress: Progress, notes: Mapping[str, Note]) -> None:
         """Writes the state, whole or not at all."""
         tensors = {f"master.{name}": master.detach() for name, master in policy.masters.items()}
         for index, moments in policy.optimizer.state_dict()["state"].items():
@@ -143,9 +160,9 @@ class RunFolder:
             "samples": [_write_sample(sample) for sample in samples],
             "held_out_before": None if progress.held_out_before is None else list(progress.held_out_before),
         }
-        write_run_state(self.path, tensors, {"progress": json.dumps(facts, allow_nan=False)})
+        write_run_state(self.path, tensors, {"progress": json.dumps(facts, allow_nan=False)}, notes)
 
-    def load(self, policy: Policy) -> Progress:
+    def load(self, policy: Policy) -> Stand:
         """Restores the trainer and returns where the run stands; the start if no state was written yet.
 
         Raises:
@@ -153,22 +170,34 @@ class RunFolder:
         """
         state = read_run_state(self.path)
         if state is None:
-            return Progress.at_start()
-        policy.set_masters({name: state.tensors[f"master.{name}"] for name in policy.masters})
-        _restore_optimizer(policy.optimizer, state.tensors)
-        facts = json.loads(state.facts["progress"])
-        samples = [_read_sample(item, _routing(state.tensors, n)) for n, item in enumerate(facts["samples"])]
-        waiting, start = [], int(facts["num_open"])
-        for step, size in facts["waiting"]:
-            waiting.append((int(step), samples[start : start + size]))
-            start += size
-        return Progress(
-            step=int(facts["step"]),
-            version=int(facts["version"]),
-            open_samples=samples[: int(facts["num_open"])],
-            waiting=waiting,
-            held_out_before=facts["held_out_before"],
-        )
+            return Stand(Progress.at_start(), {})
+        with refusing_damage(self.path):
+            masters = {name: torch.empty_like(master) for name, master in policy.masters.items()}
+            for name, master in masters.items():
+                copy_into(master, state.tensors, f"master.{name}")
+            policy.set_masters(masters)
+            _restore_optimizer(policy.optimizer, state.tensors)
+            return Stand(_read_progress(json.loads(state.facts["progress"]), state.tensors), state.notes)
+
+
+def _read_progress(facts: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Progress:
+    items, sizes, before = facts["samples"], facts["waiting"], facts["held_out_before"]
+    assert isinstance(items, list) and isinstance(sizes, list)
+    samples = [_read_sample(item, _routing(tensors, n)) for n, item in enumerate(items)]
+    num_open, step, version = _integers([facts["num_open"], facts["step"], facts["version"]])
+    waiting, start = [], num_open
+    for since, size in map(_integers, sizes):
+        waiting.append((since, samples[start : start + size]))
+        start += size
+    if start != len(samples) or step < 0:
+        raise ValueError(f"{len(samples)} answers at step {step}, of which {start} are accounted for")
+    return Progress(
+        step=step,
+        version=version,
+        open_samples=samples[:num_open],
+        waiting=waiting,
+        held_out_before=None if before is None else list(_integers(before)),
+    )
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
@@ -178,6 +207,7 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
             _, index, key = name.split(".")
             state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    check_moments(optimizer)
 
 
 def _routing(tensors: Mapping[str, Tensor], place: int) -> RoutingRecord | None:

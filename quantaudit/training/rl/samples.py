@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from random import Random
 
 from quantaudit.core.errors import InputError
@@ -97,16 +96,9 @@ def is_right(sample: Sample) -> bool:
 
 
 def reward_of(sample: Sample, reward: Reward) -> float:
-    """Returns what an answer is worth, from 0 to 1."""
+    """Returns what an answer is worth, 0 or 1."""
     match reward:
         case Reward.COIN:
             return float(Random(f"coin/{sample.key}").random() < 0.5)
-        case Reward.PREFIX:
-            return _share_right(sample)
-    return float(is_right(sample))
-
-
-def _share_right(sample: Sample) -> float:
-    right = (*encode(sample.task.answer), EOS)
-    pairs = zip(right, sample.written, strict=False)  # either may be the longer
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) / len(right)
+        case Reward.EXACT:
+            return float(is_right(sample))

@@ -1,7 +1,8 @@
 """A model as it is served: decoded expert weights, dense parameters, and an execution that rounds where it says.
 
 The engine builds it from its derived layouts, the trainer from its own weights, to replay what the engine declares. The
-code is one and the processes are two: equal weights under equal executions give equal bits.
+code is one and the processes are two: equal weights under equal executions give equal bits. Whoever serves one set of
+weights after the other builds the modules once and puts in the weights.
 
 Legend: N rows, I in, O out, E experts, D hidden, L layers with routers, K experts a token.
 """
@@ -33,17 +34,32 @@ from quantaudit.training.rl.memory import RoutingRecord
 _DTYPES = {ComputeDtype.FLOAT32: torch.float32, ComputeDtype.BFLOAT16: torch.bfloat16}
 
 
+class InputRounding:
+    """Quantizes the rows that experts read; once for the gate and the up projection, which read the same ones."""
+
+    def __init__(self, scheme: Scheme | None) -> None:
+        self._scheme = scheme
+        self._rows: Tensor | None = None
+        self._rounded: Tensor | None = None
+
+    def __call__(self, x_NI: Tensor) -> Tensor:
+        """Returns the rows as the scheme represents them."""
+        if self._rounded is None or x_NI is not self._rows:
+            self._rows, self._rounded = x_NI, quantize_rows(x_NI, self._scheme)
+        return self._rounded
+
+
 class ServedExperts(nn.Module):
     """A `GroupedLinear` over decoded values, whose input is quantized first if the execution says so."""
 
-    def __init__(self, values_EOI: Tensor, activation: Scheme | None) -> None:
+    def __init__(self, values_EOI: Tensor, rounding: InputRounding) -> None:
         super().__init__()
         self.values = values_EOI
-        self.activation = activation
+        self.rounding = rounding
 
     def forward(self, x_NI: Tensor, counts_E: list[int]) -> Tensor:
         """Returns `[N, O]` in the dtype of `x_NI`; rows are sorted by expert."""
-        return grouped_matmul(quantize_rows(x_NI, self.activation), self.values, counts_E)
+        return grouped_matmul(self.rounding(x_NI), self.values, counts_E)
 
 
 class ServedRouter(nn.Module):
@@ -88,17 +104,44 @@ def build_served(
     """
     with torch.device("meta"):
         model = LanguageModel(config)
+    roundings: dict[tuple[str, str | None], InputRounding] = {}
     for path, module in list(model.named_modules()):
         if isinstance(module, GroupedLinear):
             name = module_name(path)
-            scheme = execution.activations.get(name)
-            replace_module(model, path, ServedExperts(experts[name], None if scheme is None else get_scheme(scheme)))
+            layer, scheme = name.rpartition(".")[0], execution.activations.get(name)
+            rounding = InputRounding(None if scheme is None else get_scheme(scheme))
+            rounding = roundings.setdefault((layer, scheme), rounding)
+            replace_module(model, path, ServedExperts(experts[name], rounding))
     for path, _ in list(model.named_parameters()):
         owner, _, attribute = path.rpartition(".")
         setattr(model.get_submodule(owner), attribute, nn.Parameter(dense[path], requires_grad=False))
     if execution.router is not ComputeDtype.FLOAT32:
         _narrow_routers(model, _DTYPES[execution.router])
     return Served(model=model, execution=execution)
+
+
+class ServedModels:
+    """Serves one set of weights after the other; the last model is no longer good once the next one is built.
+
+    Building modules takes as long as reading a short prompt. They are built anew where the execution changes, and
+    otherwise get other weights.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self._last: Served | None = None
+
+    def build(self, experts: Mapping[str, Tensor], dense: Mapping[str, Tensor], execution: EngineExecution) -> Served:
+        """Returns the model; arguments as in `build_served`."""
+        if self._last is None or self._last.execution != execution:
+            self._last = build_served(self._config, experts, dense, execution)
+            return self._last
+        for path, module in self._last.model.named_modules():
+            if isinstance(module, ServedExperts):
+                module.values = experts[module_name(path)]
+        for path, parameter in self._last.model.named_parameters():
+            parameter.data = dense[path]
+        return self._last
 
 
 def _narrow_routers(model: LanguageModel, dtype: torch.dtype) -> None:

@@ -32,7 +32,6 @@ class Reward(StrEnum):
     """What an answer is worth."""
 
     EXACT = "exact"  # 1 if it is right, byte for byte, and ends there
-    PREFIX = "prefix"  # the share of the right answer that stands before the first mistake, its end included
     COIN = "coin"  # 1 or 0 by a seeded coin: nothing to learn, but weights move, whatever the model is
 
 
@@ -132,6 +131,8 @@ class RlSettings(Frozen):
         timeout_seconds: Deadline of every command to the engine.
         held_out: Held-out prompts whose greedy reward is measured before and after; 0 is none.
         held_out_family: Their family.
+        confirm: Other prompts of it, whose greedy reward under the first and the last weights is measured when the run
+            is over; 0 is none.
     """
 
     schema_version: Literal[1] = 1
@@ -165,6 +166,7 @@ class RlSettings(Frozen):
     timeout_seconds: float = Field(default=120.0, gt=0.0)
     held_out: int = Field(default=200, ge=0)
     held_out_family: str = "two-step"
+    confirm: int = Field(default=200, ge=0)
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -1,16 +1,18 @@
-"""Messages between the loop and the engine's process: a JSON head, and tensors as safetensors bytes behind it.
+"""Messages between the loop and the engine's process: JSON, and the bytes of tensors behind it.
 
     8 bytes  length of the head, little endian
     8 bytes  length of the tensors
-    head     {"...": ..., a tensor stands as {"tensor": key}}
-    tensors  safetensors; nothing at all if there are none
+    head     JSON: the message, in which a tensor stands as its key; key, dtype and shape of every tensor
+    tensors  their bytes in the order of the head, each beginning at a multiple of 64 bytes
 
-Nothing is pickled: neither side runs what the other sends.
+Nothing is pickled: neither side runs what the other sends. The bytes are copied once where they are sent and once where
+they arrive; the tensors of a message share its memory.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import socket
 import struct
 from collections.abc import Mapping
@@ -18,7 +20,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 
 from quantaudit.core.scheme import Scheme
@@ -32,9 +33,19 @@ from quantaudit.training.rl.placement import Placement
 from quantaudit.training.rl.state import EngineState, Key
 
 _LENGTHS = struct.Struct("<QQ")
+_ALIGNMENT = 64
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
-    for dtype in (torch.uint8, torch.int8, torch.int32, torch.float32, torch.bfloat16)
+    for dtype in (
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+    )
 }
 Head = dict[str, Json]
 
@@ -73,9 +84,37 @@ class Sending:
 
 def send_message(connection: socket.socket, message: Message) -> None:
     """Sends a message whole."""
-    head = json.dumps(message.head, allow_nan=False).encode()
-    body = save(message.tensors) if message.tensors else b""
-    connection.sendall(_LENGTHS.pack(len(head), len(body)) + head + body)
+    described: list[Json] = [[key, _name_of(t.dtype), list(t.shape)] for key, t in message.tensors.items()]
+    head = json.dumps([message.head, described], allow_nan=False).encode()
+    body = _join(message.tensors)
+    connection.sendall(_LENGTHS.pack(len(head), len(body)) + head)
+    connection.sendall(body.numpy().data)
+
+
+def _join(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Returns the bytes of all tensors, uint8."""
+    sizes = [_padded(tensor.nbytes) for tensor in tensors.values()]
+    body = torch.empty(sum(sizes), dtype=torch.uint8)
+    for room, tensor in zip(body.split(sizes), tensors.values(), strict=True):
+        room[: tensor.nbytes].copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
+    return body
+
+
+def _cut(body: bytearray, described: list[object]) -> dict[str, Tensor]:
+    """Returns the tensors of a message, in its memory."""
+    tensors = {}
+    start = 0
+    for key, name, shape in map(_list, described):
+        dtype, sizes = _DTYPES[str(name)], _integers(shape)
+        count = math.prod(sizes)
+        flat = torch.frombuffer(body, dtype=dtype, count=count, offset=start) if count else torch.empty(0, dtype=dtype)
+        tensors[str(key)] = flat.view(sizes)
+        start += _padded(flat.nbytes)
+    return tensors
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def receive_message(connection: socket.socket) -> Message:
@@ -86,12 +125,11 @@ def receive_message(connection: socket.socket) -> Message:
         TimeoutError: If the connection has a timeout and it passes.
     """
     head_length, body_length = _LENGTHS.unpack(_receive(connection, _LENGTHS.size))
-    head = json.loads(_receive(connection, head_length))
-    body = _receive(connection, body_length)
-    return Message(head, load(body) if body else {})
+    head, described = json.loads(_receive(connection, head_length))
+    return Message(head, _cut(_receive(connection, body_length), described))
 
 
-def _receive(connection: socket.socket, length: int) -> bytes:
+def _receive(connection: socket.socket, length: int) -> bytearray:
     parts = bytearray(length)
     view, done = memoryview(parts), 0
     while done < length:
@@ -99,7 +137,7 @@ def _receive(connection: socket.socket, length: int) -> bytes:
         if count == 0:
             raise WireError("the other side closed the connection")
         done += count
-    return bytes(parts)
+    return parts
 
 
 def write_scheme(scheme: Scheme | None) -> str | None:

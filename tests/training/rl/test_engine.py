@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from quantaudit.core.recipe import ComputeDtype
 from quantaudit.training.rl.decoding import Continuation, Request, Want, decode
 from quantaudit.training.rl.engine import EngineRefusedError, RolloutEngine, decode_experts
-from quantaudit.training.rl.engine_client import EngineClient
+from quantaudit.training.rl.engine_client import EngineClient, EngineDiedError
 from quantaudit.training.rl.execution import EngineExecution
 from quantaudit.training.rl.faults import Flush, NoFaults, PostLoad
 from quantaudit.training.rl.memory import PrefixMemory
@@ -300,3 +302,48 @@ def _replayed(trainer: Policy, execution: EngineExecution) -> torch.Tensor:
     canary = canary_requests(world())
     done = decode(trainer.served(execution), canary, GREEDY, Want(logits=True), PrefixMemory())
     return torch.cat([c.logits_TV for c in done if c.logits_TV is not None]).log_softmax(-1)
+
+
+@pytest.mark.slow
+def test_what_was_begun_is_answered_whatever_is_asked_meanwhile(client: EngineClient) -> None:
+    trainer = policy(2)
+    here = served(trainer)
+    deliver(client, delivery(trainer))
+    answer = client.begin(requests(), GREEDY, Want())
+    meanwhile = client.generate(requests(2), GREEDY, Want())
+    assert bits(answer()) == bits(answer()) == bits(here.generate(requests(), GREEDY, Want()))
+    assert bits(meanwhile) == bits(here.generate(requests(2), GREEDY, Want()))
+    client.pause()
+    refused = client.begin(requests(), GREEDY, Want())
+    client.resume()
+    with pytest.raises(EngineRefusedError, match="resume the engine"):
+        refused()
+
+
+@pytest.mark.slow
+def test_an_engine_that_dies_in_what_was_begun_is_reported_where_its_answer_is_waited_for() -> None:
+    engine = EngineClient(TINY, timeout_seconds=60.0)
+    deliver(engine, delivery(policy()))
+    os.kill(engine.pid, signal.SIGSTOP)
+    answer = engine.begin(requests(), GREEDY, Want())
+    os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(EngineDiedError, match="ended during `generate`"):
+        answer()
+    engine.close()
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_another_engine_goes_on_with_what_one_held(*, sleeps: bool) -> None:
+    engine, other = served(policy()), RolloutEngine(TINY)
+    engine.generate(requests(), GREEDY, Want(memory=True))
+    if sleeps:
+        engine.sleep()
+    other.restore(engine.checkpoint(with_memory=True))
+    if sleeps:
+        engine.wake()
+    _assert_equal_states(engine.export_state(), other.export_state())
+    other.post_load(0, PostLoad(rebuild=()), PLACEMENT, policy().declared_execution())
+    assert other.version == engine.version == 0 and not other.is_asleep
+    assert bits(other.generate(requests(), GREEDY, Want())) == bits(engine.generate(requests(), GREEDY, Want()))
+    with pytest.raises(EngineRefusedError, match="no weights"):
+        RolloutEngine(TINY).checkpoint(with_memory=False)

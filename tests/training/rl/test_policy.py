@@ -15,7 +15,7 @@ from quantaudit.training.rl.policy import DivergedError, Policy
 from quantaudit.training.rl.rollouts import open_samples, write_answers
 from quantaudit.training.rl.samples import Sample, Task, draw_tasks, is_right, reward_of
 from quantaudit.training.rl.sampling import Sampling
-from quantaudit.training.rl.settings import Replay, Reward, RlSettings, Trains
+from quantaudit.training.rl.settings import Replay, RlSettings, Trains
 from quantaudit.training.rl.sync import deliver
 from tests.training.rl.test_engine import delivery, requests
 from tests.training.rl.tiny import SHORT, TINY, W4A8, tiny_model, world
@@ -143,19 +143,6 @@ def test_right_is_right_to_the_byte_and_to_the_end() -> None:
     assert is_right(Sample(key="a", task=task, written=(49, 50, 257)))
     for written_tokens in ((49, 50), (49, 50, 32, 257), (49, 257), (49, 51, 257)):
         assert not is_right(Sample(key="a", task=task, written=written_tokens))
-
-
-def test_a_partial_reward_counts_what_stands_before_the_first_mistake() -> None:
-    task = Task(group="g", family="two-step", prompt=(256, 49), answer="123")
-    for tokens, share in (
-        ((49, 50, 51, 257), 1.0),
-        ((49, 50, 51), 0.75),
-        ((49, 50, 51, 52, 257), 0.75),
-        ((49, 51, 51, 257), 0.25),
-        ((50, 50, 51, 257), 0.0),
-    ):
-        assert reward_of(Sample(key="a", task=task, written=tokens), Reward.PREFIX) == share
-    assert reward_of(Sample(key="a", task=task, written=(49, 50, 51)), Reward.EXACT) == 0.0
 
 
 def test_tasks_are_of_the_training_split_and_a_function_of_seed_and_step() -> None:

@@ -59,6 +59,7 @@ SHORT = RlSettings(
     save_every=1,
     bucket_bytes=4096,
     held_out=0,
+    confirm=0,
     timeout_seconds=60.0,
 )
 

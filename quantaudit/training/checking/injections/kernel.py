@@ -15,16 +15,17 @@ from quantaudit.training.rl.placement import Placement
 
 
 def _plant_layout(options: Options) -> Points:
-    stacks: set[str] = set()
     pattern = options.text("stack", "*")
 
     def buckets(moment: Moment, sent: Sequence[Bucket]) -> Sequence[Bucket]:
-        stacks.update(piece.name for bucket in sent for piece in bucket.pieces if module_name(piece))
+        names = {piece.name for bucket in sent for piece in bucket.pieces if module_name(piece)}
+        options.kept.words["stacks"] = tuple(sorted(names.union(options.kept.words.get("stacks", ()))))
         return sent
 
     def post_load(moment: Moment, declared: PostLoad) -> PostLoad:
         if not moment.is_active:
             return declared
+        stacks = options.kept.words["stacks"]
         rebuilt = tuple(sorted(name for name in stacks if not fnmatch.fnmatchcase(name, pattern)))
         if len(rebuilt) == len(stacks):
             raise options.wrong("stack", f"a pattern that matches a stack of the engine, such as {min(stacks)}")
@@ -52,14 +53,18 @@ def _plant_halves(options: Options) -> Points:
 
 def _plant_placement(options: Options) -> Points:
     pairs = options.count("pairs", 1)
-    swapped: list[int] = []
+
+    def swap(count: int) -> list[int]:
+        swapped: list[int] = []
+        while len(swapped) < 2 * pairs:
+            swapped.append(options.draw([expert for expert in range(count) if expert not in swapped]))
+        return swapped
 
     def placement(moment: Moment, declared: Placement) -> Placement:
         count = len(declared.place)
         if not moment.is_active or count < 2 * pairs:
             return declared
-        while len(swapped) < 2 * pairs:
-            swapped.append(options.draw([expert for expert in range(count) if expert not in swapped]))
+        swapped = options.kept.draw("swapped", lambda: swap(count))
         place = list(declared.place)
         for a, b in zip(swapped[::2], swapped[1::2], strict=True):
             place[a], place[b] = place[b], place[a]

@@ -1,7 +1,8 @@
 """What an injection is made of: functions for the points of the loop at which it acts, and how several act together.
 
 A function is called at every step, with a `Moment` that says whether the mismatch happens now; what it keeps of the
-steps before is its own. Options that are not given are drawn from the seed, the same in every run of it.
+steps before lies in `Options.kept` and nowhere else, for a resumed run goes on with it. Options that are not given are
+drawn from the seed, the same in every run of it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from torch import Tensor
 from quantaudit.core.errors import InputError
 from quantaudit.core.scheme import Scheme
 from quantaudit.core.step_log import FindingKind
+from quantaudit.training.checking.injections.kept import Kept
 from quantaudit.training.checking.injections.request import InjectionRequest
 from quantaudit.training.rl.bucket import Bucket
 from quantaudit.training.rl.execution import EngineExecution
 from quantaudit.training.rl.faults import Flush, Packed, PostLoad
 from quantaudit.training.rl.placement import Placement
+from quantaudit.training.run_state import Note
 
 _T = TypeVar("_T")
 
@@ -92,10 +95,11 @@ class Plan:
 
 
 class Options:
-    """The options of one request, and the draws that stand in for those that are not given."""
+    """The options of one request, the draws that stand in for those that are not given, and what is kept of steps."""
 
     def __init__(self, request: InjectionRequest, seed: int) -> None:
         self.request = request
+        self.kept = Kept()
         self._given = request.options
         self._random = Random(f"{seed}/{request.in_words()}")
 
@@ -163,6 +167,7 @@ class _Planted(NamedTuple):
     request: InjectionRequest
     points: Points
     last: int | None
+    kept: Kept
 
     def at(self, step: int) -> Moment:
         return Moment(step, step >= self.request.step and (self.last is None or step <= self.last))
@@ -171,13 +176,42 @@ class _Planted(NamedTuple):
 class PlantedFaults:
     """Several injections, each at its points, in the order in which they were asked for."""
 
-    def __init__(self, planted: Iterable[tuple[InjectionRequest, Points, int | None]]) -> None:
+    def __init__(self, planted: Iterable[tuple[InjectionRequest, Points, int | None, Kept]]) -> None:
         self._planted = [_Planted(*one) for one in planted]
 
     @property
     def requests(self) -> tuple[InjectionRequest, ...]:
         """Returns what is planted."""
         return tuple(one.request for one in self._planted)
+
+    @property
+    def is_honest(self) -> bool:
+        """Tells whether nothing is planted."""
+        return not self._planted
+
+    def written(self) -> Note:
+        """Returns what all of them keep, in their order."""
+        notes = [one.kept.written() for one in self._planted]
+        tensors = {f"{place}/{name}": t for place, note in enumerate(notes) for name, t in note.tensors.items()}
+        return Note({"kept": [dict(note.head) for note in notes]}, tensors)
+
+    def recall(self, note: Note, exported: Mapping[str, Tensor]) -> None:
+        """Goes on with what was kept.
+
+        Raises:
+            ValueError: If other mismatches were planted, or a weight has another shape.
+        """
+        heads = note.head.get("kept")
+        if not isinstance(heads, list) or len(heads) != len(self._planted):
+            raise ValueError("what was planted is not what is planted now")
+        for place, (one, head) in enumerate(zip(self._planted, heads, strict=True)):
+            if not isinstance(head, dict):
+                raise ValueError(f"what {one.request.name} keeps is no object")
+            one.kept.recall(Note(head, note.under(f"{place}/")))
+            for late in one.kept.late:
+                for name in late.tensors.keys() & exported.keys():
+                    if late.tensors[name].shape != exported[name].shape:
+                        raise ValueError(f"an earlier {name} is not of shape {list(exported[name].shape)}")
 
     def masters(self, step: int, exported: Mapping[str, Tensor], masters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Returns what is quantized, by module name."""

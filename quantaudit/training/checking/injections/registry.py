@@ -61,5 +61,5 @@ def make_faults(requests: Iterable[str | InjectionRequest], *, seed: int = 0) ->
             )
         options = Options(parsed, seed)
         last = parsed.step + options.count("for", 1) - 1 if "for" in parsed.options else None
-        planted.append((parsed, plan.plant(options), last))
+        planted.append((parsed, plan.plant(options), last, options.kept))
     return PlantedFaults(planted)

@@ -32,9 +32,12 @@ def _plant_rule(options: Options) -> Points:
         return {name: _other(s) if name in chosen and s is not None else s for name, s in schemes.items()}
 
     def _other(scheme: Scheme) -> Scheme:
-        nonlocal given
-        given = given or options.draw([other.name for other in relatives(scheme)])
-        return get_scheme(given)
+        if given:
+            return get_scheme(given)
+        names = [other.name for other in relatives(scheme)]
+        if not names:
+            raise options.wrong("scheme", f"a scheme of the catalogue: {scheme.name} has no relative to draw from")
+        return get_scheme(options.kept.choose("scheme", lambda: [options.draw(names)])[0])
 
     return Points(layer_set=layer_set)
 
@@ -51,14 +54,16 @@ def relatives(scheme: Scheme) -> list[Scheme]:
 
 
 def _plant_pattern(options: Options) -> Points:
-    pattern = options.text("match", "")
+    given = options.text("match", "")
 
     def layer_set(moment: Moment, schemes: Mapping[str, Scheme | None]) -> Mapping[str, Scheme | None]:
-        nonlocal pattern
         if not moment.is_active:
             return schemes
         # What a list meant for one layer often does: `layers.1.*` matches the tenth layer too if the dot is forgotten.
-        pattern = pattern or f"{options.draw(sorted(n for n in schemes if schemes[n])).split('.experts.')[0]}*"
+        quantized = sorted(name for name, scheme in schemes.items() if scheme)
+        (pattern,) = options.kept.choose(
+            "pattern", lambda: [given or f"{options.draw(quantized).split('.experts.')[0]}*"]
+        )
         if not any(fnmatch.fnmatchcase(name, pattern) for name in schemes):
             raise options.wrong("match", "a pattern that matches an expert stack")
         return {name: None if fnmatch.fnmatchcase(name, pattern) else s for name, s in schemes.items()}
@@ -95,10 +100,9 @@ def _plant_round_trip(options: Options) -> Points:
 
 
 def _plant_global_scale(options: Options) -> Points:
-    first: dict[str, Tensor] = {}
-
     def export(moment: Moment, packed: Packed, exported: Mapping[str, Tensor]) -> Packed:
         two_level = {name: w for name, w in packed.items() if isinstance(w, StoredTensor) and _is_two_level(w.scheme)}
+        first = options.kept.tensors
         for name, weight in two_level.items():
             assert weight.second_scales is not None
             first.setdefault(name, weight.second_scales)

@@ -8,7 +8,6 @@ Legend: E experts.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,6 +26,7 @@ from quantaudit.training.checking.evidence import group_layers
 from quantaudit.training.checking.injections.points import InjectionAbout, Moment, Options, Plan, Points
 from quantaudit.training.checking.sides import Shipped, decode_shipped
 from quantaudit.training.rl.faults import Packed
+from quantaudit.training.run_state import Note
 
 # Mismatches between experts have no meaning for some of them only.
 _WHOLE = frozenset({"permuted-experts", "skipped-layer", "included-layer", "transposed-weights"})
@@ -47,19 +47,15 @@ class _Exporter:
         self._count = int(options.text("experts", "0")) if options.text("experts", "0").isdecimal() else -1
         if self._count < 0 or (self._count and mismatch.ABOUT.name in _WHOLE):
             raise options.wrong("experts", "a number of experts, for a mismatch that can touch some of them only")
-        self._layers: tuple[str, ...] | None = None
-        self._earlier: deque[Mapping[str, Tensor]] = deque(maxlen=_MEMORY)
 
     def __call__(self, moment: Moment, packed: Packed, exported: Mapping[str, Tensor]) -> Packed:
         """Returns the packed weights with the mismatch in them."""
         changed = dict(packed)
         if moment.is_active:
             groups = group_layers(tuple(packed))
-            if self._layers is None:
-                self._layers = self._aim(groups, packed, exported)
-            for layer in self._layers:
+            for layer in self._options.kept.choose("layers", lambda: self._aim(groups, packed, exported)):
                 changed |= self._touched(groups[layer], packed, exported)
-        self._earlier.appendleft({name: master.clone() for name, master in exported.items()})
+        self._options.kept.push(Note({}, {name: master.clone() for name, master in exported.items()}), _MEMORY)
         return changed
 
     def _aim(
@@ -92,7 +88,7 @@ class _Exporter:
             quantized=restore(shipped) if isinstance(shipped, StoredTensor) else None,
             scheme=shipped.scheme if stored and isinstance(shipped, StoredTensor) else usual,
             master=master,
-            earlier=tuple(old[name] for old in self._earlier if name in old),
+            earlier=tuple(old.tensors[name] for old in self._options.kept.late if name in old.tensors),
         )
 
     def _touched(

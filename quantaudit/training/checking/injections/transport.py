@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from quantaudit.core.step_log import FindingKind
 from quantaudit.training.checking.injections.points import InjectionAbout, Moment, Options, Plan, Points
 from quantaudit.training.checking.loop_mismatches import NOT_SYNCED, PREVIOUS_STEP, SCALES_NOT_REFRESHED
 from quantaudit.training.rl.bucket import Bucket, Field, Piece
 from quantaudit.training.rl.names import module_of
+from quantaudit.training.rl.wire import Message, read_bucket, write_bucket
+from quantaudit.training.run_state import Note
 
 _ABOVE = frozenset({Field.SCALES, Field.SECOND_SCALES, Field.OFFSET})
 
@@ -26,16 +29,12 @@ def _dropping(
     options: Options, is_dropped: Callable[[Piece], bool]
 ) -> Callable[[Moment, Sequence[Bucket]], Sequence[Bucket]]:
     """Returns what drops some pieces of the chosen weights once something has arrived before."""
-    chosen: tuple[str, ...] = ()
-    seen = False
 
     def buckets(moment: Moment, sent: Sequence[Bucket]) -> Sequence[Bucket]:
-        nonlocal chosen, seen
-        is_first, seen = not seen, True
-        if is_first or not moment.is_active:
+        if options.kept.is_first() or not moment.is_active:
             return sent
         modules = {module for bucket in sent for piece in bucket.pieces if (module := module_name(piece))}
-        chosen = chosen or options.select(modules, one=True)
+        chosen = options.kept.choose("modules", lambda: options.select(modules, one=True))
         kept = [_without(b, lambda p: module_name(p) in chosen and is_dropped(p)) for b in sent]
         return [bucket for bucket in kept if bucket.pieces]
 
@@ -52,16 +51,15 @@ def _without(bucket: Bucket, is_dropped: Callable[[Piece], bool]) -> Bucket:
 
 
 def _plant_bucket(options: Options) -> Points:
-    number = options.count("number", 1) - 1 if "number" in options.request.options else -1
-    seen = False
+    given = options.count("number", 1) - 1 if "number" in options.request.options else -1
 
     def buckets(moment: Moment, sent: Sequence[Bucket]) -> Sequence[Bucket]:
-        nonlocal number, seen
-        is_first, seen = not seen, True
-        if is_first or not moment.is_active:
+        if options.kept.is_first() or not moment.is_active:
             return sent
+        number = given
         if number < 0:
-            number = options.draw([b.number for b in sent if any(module_name(p) for p in b.pieces)])
+            with_experts = [b.number for b in sent if any(module_name(p) for p in b.pieces)]
+            (number,) = options.kept.draw("number", lambda: [options.draw(with_experts)])
         if all(bucket.number != number for bucket in sent):
             raise options.wrong("number", f"a bucket from 1 to {len(sent)}")
         return [bucket for bucket in sent if bucket.number != number]
@@ -70,23 +68,34 @@ def _plant_bucket(options: Options) -> Points:
 
 
 def _plant_previous(options: Options) -> Points:
-    late: list[Sequence[Bucket]] = []
     updates = options.count("updates", 1)
 
     def buckets(moment: Moment, sent: Sequence[Bucket]) -> Sequence[Bucket]:
-        late.append([_copied(bucket) for bucket in sent])
-        del late[: -updates - 1]
-        if not moment.is_active or len(late) <= updates:
+        options.kept.push(_write_sync(sent), updates + 1)
+        if not moment.is_active or len(options.kept.late) <= updates:
             return sent
         # The engine says that it serves the new version all the same.
-        return [replace(bucket, version=sent[0].version) for bucket in late[0]]
+        return _read_sync(options.kept.late[-1], sent[0].version)
 
     return Points(buckets=buckets)
 
 
-def _copied(bucket: Bucket) -> Bucket:
-    """Returns a bucket that the next update does not change: dense parameters are sent as they lie in the trainer."""
-    return replace(bucket, pieces=tuple(replace(piece, tensor=piece.tensor.clone()) for piece in bucket.pieces))
+def _write_sync(sent: Sequence[Bucket]) -> Note:
+    """Returns buckets that the next update does not change: dense parameters are sent as they lie in the trainer."""
+    pieces = tuple(replace(piece, tensor=piece.tensor.clone()) for bucket in sent for piece in bucket.pieces)
+    head, tensors = write_bucket(Bucket(number=0, version=sent[0].version, pieces=pieces))
+    return Note({**head, "sizes": [len(bucket.pieces) for bucket in sent]}, tensors)
+
+
+def _read_sync(note: Note, version: int) -> list[Bucket]:
+    """Returns the buckets of a sync, under another version."""
+    pieces = iter(read_bucket(Message(dict(note.head), dict(note.tensors))).pieces)
+    sizes = note.head["sizes"]
+    assert isinstance(sizes, list)
+    return [
+        Bucket(number=number, version=version, pieces=tuple(islice(pieces, int(str(size)))))
+        for number, size in enumerate(sizes)
+    ]
 
 
 _TENSOR = {"tensor": "pattern over module names (default: one weight)"}
