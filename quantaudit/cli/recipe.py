@@ -66,7 +66,8 @@ def run(
     Three arms are audited against the model as it was given: rounded to
     nearest, the control (the same steps without fake quantization, then
     rounded), and the repaired model, which is exported as a checkpoint.
-    Training never reads the probes that judge.
+    Training never reads the probes that judge. A recipe with GPTQ trains
+    nothing, and rounding to nearest is its control.
     """
     from quantaudit.api import check_output, run_recipe
     from quantaudit.cli.progress import StageProgress

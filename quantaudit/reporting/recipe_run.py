@@ -14,6 +14,7 @@ _ARMS = {
     Arm.CONTROL: "control: trained without fake quantization, then rounded",
     Arm.AFTER: "repaired",
 }
+_AFTER_GPTQ = "rounded by GPTQ, without training"
 
 
 def render_recipe_run(run: RecipeRun) -> str:
@@ -22,9 +23,9 @@ def render_recipe_run(run: RecipeRun) -> str:
         f"# {code(run.recipe.name)} on {prose(run.hi_source)}, seed {run.seed}",
         prose(run.recipe.description),
         _arms(run),
-        "## What the repair is worth",
+        "## What GPTQ is worth" if run.recipe.gptq else "## What the repair is worth",
         "O_Q is the mean damage over probes, positive where the deployment is worse than hi; a reduction is paired by "
-        "probe, and above zero where the repaired model is better. Intervals know the clusters.",
+        "probe, and above zero where the model is better afterwards. Intervals know the clusters.",
         _effect(run.effect),
         *_gap(run),
         "## Every clause",
@@ -60,7 +61,13 @@ def _number(reduction: Reduction) -> str:
 
 def _arms(run: RecipeRun) -> str:
     rows = [
-        (_ARMS[a.arm], str(a.verdict), _bits(a), f"{a.expert_bytes:,}", code(a.report_digest[:12], in_table=True))
+        (
+            _arm_name(run, a.arm),
+            str(a.verdict),
+            _bits(a),
+            f"{a.expert_bytes:,}",
+            code(a.report_digest[:12], in_table=True),
+        )
         for a in run.arms
     ]
     return table(("arm", "verdict", "bits per expert weight", "bytes of experts", "report"), rows)
@@ -100,6 +107,10 @@ def _gap(run: RecipeRun) -> tuple[str, ...]:
         "The quantization gap explains and does not gate: the repaired model in its masters against itself quantized.",
         table(("observer", "O_Q", "interval"), rows),
     )
+
+
+def _arm_name(run: RecipeRun, arm: Arm) -> str:
+    return _AFTER_GPTQ if arm is Arm.AFTER and run.recipe.gptq else _ARMS[arm]
 
 
 def _clauses(run: RecipeRun) -> str:

@@ -79,7 +79,7 @@ def check_library() -> None:
     """
     if find_spec("modelopt") is None:
         raise InputError(
-            f"a recipe with [gptq], and {LIBRARY}, whose GPTQ it uses, is not installed",
+            f"a recipe with [gptq], whose library {LIBRARY} is not installed",
             expected="the library",
             fix=f"pip install 'quantaudit[{_EXTRA}]'",
         )

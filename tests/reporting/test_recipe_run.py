@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quantaudit.core.decision import Estimate, Interval, Method, Outcome
-from quantaudit.core.recipe import Recipe, Repair, Rule
+from quantaudit.core.recipe import Gptq, Recipe, Repair, Rule
 from quantaudit.core.recipe_run import (
     Arm,
     ArmSummary,
@@ -105,3 +105,11 @@ def test_a_result_survives_its_json() -> None:
     assert RecipeRun.from_json(run.to_json()) == run
     assert run.arm(Arm.AFTER).verdict is Admission.ADMIT
     assert run.effect.reduction("control", "nll").is_proved
+
+
+def test_what_was_not_trained_is_not_called_repaired() -> None:
+    run = sample_run()
+    recipe = run.recipe.model_copy(update={"repair": None, "gptq": Gptq()})
+    page = render_recipe_run(run.model_copy(update={"recipe": recipe}))
+    assert "rounded by GPTQ, without training" in page and "| repaired |" not in page
+    assert "| repaired |" in render_recipe_run(run)
