@@ -10,6 +10,7 @@ Shape suffixes: none; packing acts on the last axis.
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ GGML_BLOCK = 32
 WORD_CODES = 8
 _OFFSET = 8
 _NIBBLE = 0xF
+_TWO_NIBBLES = 0x0F0F
+_WORD_BYTES = 4
 
 
 def pack(codes: Tensor, layout: Layout) -> Tensor:
@@ -47,9 +50,7 @@ def pack(codes: Tensor, layout: Layout) -> Tensor:
             _check_split(codes.shape[-1])
             halves = _split_last(nibbles, 2, GGML_BLOCK // 2)
             return (halves[..., 0, :] | (halves[..., 1, :] << 4)).flatten(-2)
-    pairs = _split_last(_filled(nibbles, 2), 2)
-    low, high = (0, 1) if layout is Layout.LOW_NIBBLE_FIRST else (1, 0)
-    return pairs[..., low] | (pairs[..., high] << 4)
+    return _join_pairs(_filled(nibbles, 2), layout)
 
 
 def unpack(packed: Tensor, layout: Layout, *, dtype: torch.dtype = torch.uint8, num_codes: int | None = None) -> Tensor:
@@ -65,16 +66,49 @@ def unpack(packed: Tensor, layout: Layout, *, dtype: torch.dtype = torch.uint8, 
         return packed
     match layout:
         case Layout.INT32_WORDS:
-            shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
-            nibbles = ((packed.unsqueeze(-1) >> shifts) & _NIBBLE).flatten(-2).to(torch.uint8)
+            nibbles = _part_pairs(_bytes_of_words(packed), Layout.LOW_NIBBLE_FIRST)
         case Layout.GGML_SPLIT:
             halves = _split_last(packed, GGML_BLOCK // 2)
             nibbles = torch.stack((halves & _NIBBLE, halves >> 4), dim=-2).flatten(-3)
         case _:
-            low, high = packed & _NIBBLE, packed >> 4
-            order = (low, high) if layout is Layout.LOW_NIBBLE_FIRST else (high, low)
-            nibbles = torch.stack(order, dim=-1).flatten(-2)
+            nibbles = _part_pairs(packed, layout)
     return _from_nibbles(nibbles, layout, dtype)[..., :num_codes]
+
+
+def _join_pairs(nibbles: Tensor, layout: Layout) -> Tensor:
+    """Returns bytes of two nibbles each, both worked on as one integer of 16 bits."""
+    pairs = _aligned(nibbles).view(torch.int16)
+    return (pairs | pairs >> 4 if _is_low_in_low(layout) else pairs << 4 | pairs >> 8).to(torch.uint8)
+
+
+def _part_pairs(packed: Tensor, layout: Layout) -> Tensor:
+    """Returns the two nibbles of every byte, one a byte."""
+    pairs = packed.to(torch.int16, memory_format=torch.contiguous_format)
+    pairs = pairs | pairs << 4 if _is_low_in_low(layout) else pairs << 8 | pairs >> 4
+    return (pairs & _TWO_NIBBLES).view(torch.uint8)
+
+
+def _is_low_in_low(layout: Layout) -> bool:
+    """Returns whether the low nibble of a byte belongs into the low byte of a 16-bit integer of this machine."""
+    return (layout is Layout.LOW_NIBBLE_FIRST) == (sys.byteorder == "little")
+
+
+def _aligned(codes: Tensor) -> Tensor:
+    """Returns codes that may be viewed as wider integers."""
+    codes = codes.contiguous()
+    return codes.clone() if codes.storage_offset() % WORD_CODES else codes
+
+
+def _pack_words(nibbles: Tensor) -> Tensor:
+    joined = _join_pairs(_filled(nibbles, WORD_CODES), Layout.LOW_NIBBLE_FIRST)
+    if sys.byteorder == "big":
+        joined = _split_last(joined, _WORD_BYTES).flip(-1).flatten(-2)
+    return joined.view(torch.int32)
+
+
+def _bytes_of_words(packed: Tensor) -> Tensor:
+    parts = packed.contiguous().view(torch.uint8)
+    return parts if sys.byteorder == "little" else _split_last(parts, _WORD_BYTES).flip(-1).flatten(-2)
 
 
 def _is_offset(layout: Layout) -> bool:
@@ -84,20 +118,14 @@ def _is_offset(layout: Layout) -> bool:
 def _to_nibbles(codes: Tensor, layout: Layout) -> Tensor:
     if codes.dtype == torch.uint8:
         return codes
-    return (codes + _OFFSET if _is_offset(layout) else codes & _NIBBLE).to(torch.uint8)
+    return (codes + _OFFSET if _is_offset(layout) else codes & _NIBBLE).view(torch.uint8)
 
 
 def _from_nibbles(nibbles: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
     if dtype == torch.uint8:
         return nibbles
-    signed = nibbles.to(torch.int8)
+    signed = nibbles.view(torch.int8)
     return signed - _OFFSET if _is_offset(layout) else (signed ^ _OFFSET) - _OFFSET
-
-
-def _pack_words(nibbles: Tensor) -> Tensor:
-    groups = _split_last(_filled(nibbles, WORD_CODES), WORD_CODES).to(torch.int32)
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=nibbles.device)
-    return (groups << shifts).sum(-1, dtype=torch.int32)
 
 
 def _split_last(x: Tensor, *sizes: int) -> Tensor:
@@ -120,9 +148,12 @@ def _check_split(num_codes: int) -> None:
 
 def _check_width(codes: Tensor) -> None:
     low, high = (0, 15) if codes.dtype == torch.uint8 else (-8, 7)
-    if codes.numel() and (int(codes.min()) < low or int(codes.max()) > high):
+    if not codes.numel():
+        return
+    least, most = (int(one) for one in codes.aminmax())
+    if least < low or most > high:
         raise InputError(
-            f"codes from {int(codes.min())} to {int(codes.max())}",
+            f"codes from {least} to {most}",
             expected=f"4-bit codes, {low} to {high}",
             fix=f"wider codes are stored with the layout {Layout.BYTES}",
         )

@@ -22,6 +22,20 @@ def test_unpack_inverts_pack_for_every_code_in_every_place(layout: Layout, dtype
     assert torch.equal(unpack(pack(stack, layout), layout, dtype=dtype), stack)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8], ids=["unsigned", "signed"])
+@pytest.mark.parametrize("layout", PACKED)
+def test_codes_may_lie_anywhere_in_memory(layout: Layout, dtype: torch.dtype) -> None:
+    codes = (torch.arange(33 * 64).reshape(33, 64) * 7 % 16 + (0 if dtype == torch.uint8 else -8)).to(dtype)
+    expected = pack(codes[1:], layout)
+    apart = torch.stack([codes, codes], dim=-1).flatten()[66:].reshape(-1, 2)[:, 0]  # odd offset, every second one
+    assert torch.equal(pack(apart[31:].reshape(32, 64), layout), expected)
+    assert torch.equal(pack(codes.T.contiguous().T[1:], layout), expected)
+    assert torch.equal(unpack(expected.T.contiguous().T, layout, dtype=dtype), codes[1:])
+    odd = torch.cat([codes.flatten()[:1], codes.flatten()])[1:].reshape(33, 64)
+    assert odd.storage_offset() == 1
+    assert torch.equal(pack(odd[1:], layout), expected)
+
+
 def test_low_and_high_nibble_order() -> None:
     codes = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
     assert pack(codes, Layout.LOW_NIBBLE_FIRST).tolist() == [0x21, 0x43]
