@@ -14,7 +14,7 @@ import bitsandbytes.functional as bnb
 import torch
 from torch import Tensor
 
-from quantaudit.backends.library import Code
+from quantaudit.backends.library import Code, stacked
 from quantaudit.core.format import Format, IntegerFormat
 from quantaudit.core.scheme import DoubleQuantization, FlatBlocks, Layout, LinearScale, Scheme
 from quantaudit.numerics.codebooks import BNB_FP4, DYNAMIC8, NF4
@@ -54,7 +54,7 @@ def quantize_codebook(x: Tensor, scheme: Scheme) -> QuantizedTensor:
     packed, states = zip(*(call(matrix) for matrix in _matrices(x)), strict=True)
     codes = [unpack(part.flatten(), Layout.HIGH_NIBBLE_FIRST, num_codes=_size(x)) for part in packed]
     return QuantizedTensor(
-        codes=torch.stack(codes).reshape(x.shape),
+        codes=stacked(codes).reshape(x.shape),
         scales=_stacked([state.absmax for state in states], x),
         second_scales=_stacked([state.state2.absmax for state in states], x) if is_nested else None,
         offset=_stacked([state.offset.reshape(1) for state in states], x) if is_nested else None,
@@ -96,7 +96,7 @@ def quantize_dynamic(x: Tensor, scheme: Scheme) -> QuantizedTensor:
     size = scheme.granularity.size
     codes, states = zip(*(bnb.quantize_blockwise(matrix, blocksize=size) for matrix in _matrices(x)), strict=True)
     return QuantizedTensor(
-        codes=torch.stack(codes).reshape(x.shape),
+        codes=stacked(codes).reshape(x.shape),
         scales=_stacked([state.absmax for state in states], x),
         second_scales=None,
         offset=None,
@@ -112,7 +112,7 @@ def dequantize(q: QuantizedTensor) -> Tensor:
         flat: Tensor = bnb.int8_vectorwise_dequant(q.codes.reshape(-1, q.shape[-1]), _absmax(q).flatten())
         return flat.reshape(q.shape)
     decode = _decode_dynamic if q.scheme.element == DYNAMIC8 else _decode_codebook
-    return torch.stack([decode(q, index) for index in range(_stack(q.shape))]).reshape(q.shape)
+    return stacked([decode(q, index) for index in range(_stack(q.shape))]).reshape(q.shape)
 
 
 def _decode_codebook(q: QuantizedTensor, index: int) -> Tensor:
@@ -185,7 +185,7 @@ def _of_matrix(stored: Tensor, q: QuantizedTensor, index: int) -> Tensor:
 
 
 def _stacked(parts: list[Tensor], x: Tensor) -> Tensor:
-    return torch.stack(parts).reshape(*x.shape[:-2], -1)
+    return stacked(parts).reshape(*x.shape[:-2], -1)
 
 
 def _size(x: Tensor) -> int:

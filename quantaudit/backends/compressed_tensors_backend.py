@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from quantaudit.backends.library import Code, LibraryBackend
+from quantaudit.backends.library import Code, LibraryBackend, stacked
 from quantaudit.backends.protocol import Offer
 from quantaudit.core.format import E4M3, Format, IntegerFormat
 from quantaudit.core.scheme import Granularity, Layout, Scheme
@@ -119,8 +119,8 @@ class Compressed(QuantizedTensor):
 def _quantize(name: str, x: Tensor, scheme: Scheme) -> QuantizedTensor:
     preset = _preset(name)
     states = [_compress(matrix, name, preset, scheme) for matrix in x.reshape(-1, *x.shape[-2:])]
-    packed = torch.stack([state["weight_packed" if "weight_packed" in state else "weight"] for state in states])
-    scales = torch.stack([state["weight_scale"] for state in states]).reshape(plan(x.shape, scheme.granularity).grid)
+    packed = stacked([state["weight_packed" if "weight_packed" in state else "weight"] for state in states])
+    scales = stacked([state["weight_scale"] for state in states]).reshape(plan(x.shape, scheme.granularity).grid)
     quantized = QuantizedTensor(
         codes=_unpacked(packed, scheme).reshape(x.shape),
         scales=scales.view(torch.uint8) if scales.element_size() == 1 else scales.float(),
@@ -132,7 +132,7 @@ def _quantize(name: str, x: Tensor, scheme: Scheme) -> QuantizedTensor:
     )
     if _TOP not in states[0]:
         return quantized
-    return _with_top(quantized, torch.stack([state[_TOP] for state in states]).reshape(*x.shape[:-2], 1))
+    return _with_top(quantized, stacked([state[_TOP] for state in states]).reshape(*x.shape[:-2], 1))
 
 
 def _with_top(q: QuantizedTensor, top: Tensor) -> Compressed:
@@ -182,7 +182,7 @@ def _dequantize(q: QuantizedTensor) -> Tensor:
         _decompress(q, name, preset, codes_RC, scale, top)
         for codes_RC, scale, top in zip(codes_SRC, scales, tops, strict=True)
     ]
-    return torch.stack(matrices).reshape(q.shape)
+    return stacked(matrices).reshape(q.shape)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,6 +39,11 @@ class Code(NamedTuple):
 
     quantizers: Mapping[str, Callable[[Tensor, Scheme], QuantizedTensor]]
     dequantize: Callable[[QuantizedTensor], Tensor]
+
+
+def stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Returns the matrices of a stack as one tensor, [S, ...]; one alone is not copied."""
+    return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(tuple(parts))
 
 
 @final
