@@ -2,23 +2,34 @@
 
     python benchmarks/speed/certify.py [--threads 2] [--library torchao:mxfp4-even] [-o reports/runs/speed_certify.json]
 
-`--library` may be repeated; without it three libraries are measured.
+`--library` may be repeated; without it all three are measured.
 
 The predictions below are printed before anything is timed. Compiling is timed apart: it happens once for a machine.
-What a library needs itself is measured in the same run, block by block in turn with the certificate, on the same values
-without the statistics that the certificate adds to every group, and without reference and comparison.
+What a library needs itself is its own calls and nothing of this package, on the same values without the statistics that
+the certificate adds to every group. It is measured in the same run, block by block in turn with the certificate, every
+block several times; minima are added up.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import bitsandbytes.functional as bnb
 import torch
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.quantization import preset_name_to_scheme
+from compressed_tensors.quantization.utils import calculate_qparams
+from torch import Tensor
+from torchao.prototype.mx_formats.config import ScaleCalculationMode
+from torchao.prototype.mx_formats.mx_tensor import to_dtype, to_mx
 
 from quantaudit.core.certificate import BlockKind
 from quantaudit.core.serial import Frozen, write_atomically
@@ -27,7 +38,8 @@ from quantaudit.identity.differences import Tallies
 from quantaudit.identity.domain import BF16_INPUT, ladder_blocks
 from quantaudit.identity.enumeration import enumerate_blocks
 from quantaudit.identity.findings import start_counting
-from quantaudit.identity.observe import ladder_multiple, lay_out, run_groups
+from quantaudit.identity.laying import ladder_multiple, lay_out
+from quantaudit.identity.observe import run_groups
 from quantaudit.identity.sides import Side, open_sides
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,9 +51,9 @@ PREDICTED_SECONDS = 4.0
 GOAL_SECONDS = 10.0
 # A library needs 40 to 100 ns a value; what is added is some 3 ns, and a group in 32 for the statistic.
 PREDICTED_RATIO = 1.1
-# Found since, by parts, in ns of a core for a value: laying out .5, taking values out of groups .5, stairs and their
-# copies .7, comparing .7. That is the same for every library, so a quick one (nf4 needs 13) has the larger ratio.
+# Found since: what is added is the same for every library, so a quick one has the larger ratio.
 GOAL_RATIO = 1.3
+MX_GROUP, ROW_GROUPS = 32, 16
 LIBRARIES = ("torchao:mxfp4-even", "compressed-tensors:int4-g32", "bitsandbytes:nf4")
 
 
@@ -61,7 +73,7 @@ class LibraryResult(Frozen):
 class Results(Frozen):
     """The certificate of compiled code, and the ratios of libraries; seconds on the wall and of the processor."""
 
-    schema_version: int = 2
+    schema_version: int = 3
     scheme: str
     compile_seconds: float
     num_pairs: int
@@ -72,6 +84,7 @@ class Results(Frozen):
     libraries: tuple[LibraryResult, ...]
     goal_ratio: float
     threads: int
+    rounds: int
     load: tuple[float, float, float]
     machine: str
     torch_version: str
@@ -105,20 +118,72 @@ def certify_blocks(sides: tuple[Side, Side], count: int | None) -> Tallies:
     return tallies
 
 
-def compare_in_turn(sides: tuple[Side, Side], count: int) -> tuple[tuple[float, float], tuple[float, float], Tallies]:
-    """Runs the first side alone and then certifies, block by block; returns both times and the counts."""
+def quantize_by_torchao(weight: Tensor) -> object:
+    """MXFP4 in the mode `even`, and back."""
+    scales, data = to_mx(weight, torch.float4_e2m1fn_x2, MX_GROUP, ScaleCalculationMode.EVEN)
+    return to_dtype(data, scales, torch.float4_e2m1fn_x2, MX_GROUP, weight.dtype)
+
+
+def quantize_by_compressed_tensors(weight: Tensor) -> object:
+    """INT4 in groups of 32, packed, and back."""
+    preset = preset_name_to_scheme("W4A16", ["Linear"])
+    preset.weights.group_size = MX_GROUP
+    groups = weight.view(weight.shape[0], -1, MX_GROUP)
+    scale, zero_point = calculate_qparams(groups.amin(-1), groups.amax(-1), preset.weights, None)
+    state = {"weight": weight, "weight_scale": scale, "weight_zero_point": zero_point}
+    compressor = BaseCompressor.get_value_from_registry("pack-quantized")
+    return compressor.decompress(compressor.compress(state, preset), preset)
+
+
+def quantize_by_bitsandbytes(weight: Tensor) -> object:
+    """NF4 in blocks of 64, and back."""
+    packed, state = bnb.quantize_4bit(weight, blocksize=64, quant_type="nf4")
+    return bnb.dequantize_4bit(packed, state)
+
+
+OWN_CALLS: dict[str, Callable[[Tensor], object]] = {
+    "torchao:mxfp4-even": quantize_by_torchao,
+    "compressed-tensors:int4-g32": quantize_by_compressed_tensors,
+    "bitsandbytes:nf4": quantize_by_bitsandbytes,
+}
+
+
+class Least:
+    """The least wall time of several, and the least processor time."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = math.inf, math.inf
+
+    def time(self, action: Callable[[], object]) -> None:
+        """Times one call more."""
+        timer = Timer()
+        action()
+        wall, cpu = timer.read()
+        self.wall, self.cpu = min(self.wall, wall), min(self.cpu, cpu)
+
+
+def compare_in_turn(
+    sides: tuple[Side, Side], count: int, rounds: int
+) -> tuple[tuple[float, float], tuple[float, float], Tallies]:
+    """Runs the library alone and then certifies, block by block; returns both times and the counts."""
     alone, certified, tallies = (0.0, 0.0), (0.0, 0.0), start_counting(sides)
-    for number, block in enumerate(islice(ladder_blocks(BF16_INPUT, multiple=ladder_multiple(sides[0].scheme)), count)):
-        laid_out = lay_out(block, sides[0].scheme, is_statistic_first=number % 2 == 0)
-        size = group_size(sides[0].scheme.granularity) or laid_out.groups_GN.shape[1]
+    own, scheme = OWN_CALLS[sides[0].name], sides[0].scheme
+    size = group_size(scheme.granularity)
+    assert size is not None
+    for number, block in enumerate(islice(ladder_blocks(BF16_INPUT, multiple=ladder_multiple(scheme)), count)):
+        groups_GN = lay_out(block, scheme, is_statistic_first=number % 2 == 0).groups_GN
         # A group in `size` less: the library alone gets the values and no statistics.
-        groups_GN = laid_out.groups_GN[: max(1, len(laid_out.groups_GN) * (size - 1) // size)]
-        timer = Timer()
-        run_groups(sides[0], groups_GN, sides[0].scheme, torch.bfloat16)
-        alone = add(alone, timer.read())
-        timer = Timer()
-        enumerate_blocks(sides, [block], ALL_PAIRS, tallies, torch.bfloat16, lambda stage, done, total: None)
-        certified = add(certified, timer.read())
+        groups_GN = groups_GN[: len(groups_GN) * (size - 1) // size // ROW_GROUPS * ROW_GROUPS]
+        weight = groups_GN.reshape(-1, ROW_GROUPS * size)
+        library, certificate = Least(), Least()
+        counts = [start_counting(sides) for _ in range(rounds - 1)] + [tallies]
+        for counted in counts:
+            library.time(partial(own, weight))
+            certificate.time(
+                partial(enumerate_blocks, sides, [block], ALL_PAIRS, counted, torch.bfloat16, lambda *_: None)
+            )
+        alone = add(alone, (library.wall, library.cpu))
+        certified = add(certified, (certificate.wall, certificate.cpu))
     return alone, certified, tallies
 
 
@@ -132,11 +197,11 @@ def num_pairs(tallies: Tallies) -> int:
     return sum(tally.num_pairs for tally in tallies.by_kind.values())
 
 
-def measure_library(name: str, num_blocks: int) -> LibraryResult:
+def measure_library(name: str, num_blocks: int, rounds: int) -> LibraryResult:
     """Measures a library alone and its certificate, in turn, after a warm-up of two blocks."""
     pair = open_sides(name, open_sides(name, name)[0].scheme.name)
-    compare_in_turn(pair, 2)
-    alone, both, compared = compare_in_turn(pair, num_blocks)
+    compare_in_turn(pair, 2, 1)
+    alone, both, compared = compare_in_turn(pair, num_blocks, rounds)
     return LibraryResult(
         name=name,
         num_pairs=num_pairs(compared),
@@ -149,7 +214,9 @@ def measure_library(name: str, num_blocks: int) -> LibraryResult:
     )
 
 
-def measure(scheme: str, libraries: tuple[str, ...], threads: int, num_blocks: int, num_fused: int | None) -> Results:
+def measure(
+    scheme: str, libraries: tuple[str, ...], threads: int, num_blocks: int, rounds: int, num_fused: int | None
+) -> Results:
     """Measures both goals, the second on some blocks of about a million pairs, the first on all or on some."""
     fused = open_sides(f"fused:{scheme}", scheme)
     compile_seconds = compile_first(fused[0])
@@ -164,9 +231,10 @@ def measure(scheme: str, libraries: tuple[str, ...], threads: int, num_blocks: i
         wall_seconds=wall,
         cpu_seconds=cpu,
         goal_seconds=GOAL_SECONDS,
-        libraries=tuple(measure_library(name, num_blocks) for name in libraries),
+        libraries=tuple(measure_library(name, num_blocks, rounds) for name in libraries),
         goal_ratio=GOAL_RATIO,
         threads=threads,
+        rounds=rounds,
         load=os.getloadavg(),
         machine=f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         torch_version=torch.__version__,
@@ -177,9 +245,10 @@ def main() -> None:
     """Prints the predictions, measures, prints the results, and writes them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scheme", default="mxfp4-even")
-    parser.add_argument("--library", action="append", help="backend:scheme (repeat; default: three)")
+    parser.add_argument("--library", action="append", choices=LIBRARIES, help="one of three (repeat; default: all)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=60, help="of about a million pairs, for each library")
+    parser.add_argument("--rounds", type=int, default=3, help="of every block, for each library")
     parser.add_argument("--fused-blocks", type=int, help="of about a million pairs, for compiled code; all if left out")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "reports" / "runs" / "speed_certify.json")
     arguments = parser.parse_args()
@@ -187,7 +256,9 @@ def main() -> None:
     print(f"predicted {PREDICTED_RATIO} x the library's own time")
     torch.set_num_threads(arguments.threads)
     libraries = tuple(arguments.library or LIBRARIES)
-    found = measure(arguments.scheme, libraries, arguments.threads, arguments.blocks, arguments.fused_blocks)
+    found = measure(
+        arguments.scheme, libraries, arguments.threads, arguments.blocks, arguments.rounds, arguments.fused_blocks
+    )
     write_atomically(arguments.output, found.to_json().encode())
     print(f"compiling took {found.compile_seconds:.1f} s")
     print(

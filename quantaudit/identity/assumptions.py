@@ -20,7 +20,8 @@ from quantaudit.identity.differences import bits_of, exact_number
 from quantaudit.identity.domain import BF16_INPUT, INPUTS, listed_block
 from quantaudit.identity.expert_stacks import check_experts
 from quantaudit.identity.fast_reference import is_two_level
-from quantaudit.identity.observe import Grouped, is_signed, lay_out, observe, run_groups
+from quantaudit.identity.laying import lay_out
+from quantaudit.identity.observe import Grouped, is_signed, observe, run_groups
 from quantaudit.identity.sides import Side
 from quantaudit.identity.structured_groups import Dominated, dominated_groups
 from quantaudit.identity.treads import tread_edges

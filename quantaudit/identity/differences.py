@@ -63,6 +63,11 @@ class Tallies:
         """Returns the counts of one kind."""
         return self.by_kind.setdefault(kind, Tally())
 
+    def note_parts(self, a: Outcome, b: Outcome) -> None:
+        """Notes which parts two outcomes show."""
+        self.has_scales &= a.scales_BR is not None and b.scales_BR is not None
+        self.has_codes &= a.codes_BM is not None and b.codes_BM is not None
+
     def differing(self, kind: BlockKind) -> Differing:
         """Returns how many inputs of one kind differ."""
         tally = self.of(kind)
@@ -83,20 +88,32 @@ class Masks(NamedTuple):
 
 
 def add_block(tallies: Tallies, block: Block, a: Outcome, b: Outcome) -> None:
-    """Counts one block."""
-    kinds = [kind_of(abs(value), tallies.largest, tallies.smallest) for value in block.statistics_B.tolist()]
-    for kind, count in zip(kinds, block.num_counted_B, strict=True):
+    """Counts one block and what differs in it."""
+    tallies.note_parts(a, b)
+    count_block(tallies, block)
+    if not is_same(a, b, with_codes=tallies.has_codes):
+        add_differences(tallies, block, a, b)
+
+
+def count_block(tallies: Tallies, block: Block) -> None:
+    """Counts the pairs and statistics of one block, row by row."""
+    for kind, count in zip(_kinds(tallies, block), block.num_counted_B, strict=True):
         tally = tallies.of(kind)
         tally.num_pairs += count
         tally.num_statistics += 1
-    tallies.has_scales &= a.scales_BR is not None and b.scales_BR is not None
-    tallies.has_codes &= a.codes_BM is not None and b.codes_BM is not None
-    if is_same(a, b, with_codes=tallies.has_codes):
-        return
+
+
+def add_differences(tallies: Tallies, block: Block, a: Outcome, b: Outcome) -> None:
+    """Counts what differs in one block."""
     masks = find_differences(a, b, block.mark_counted(), with_codes=tallies.has_codes)
-    for kind in set(kinds):
+    kinds = _kinds(tallies, block)
+    for kind in dict.fromkeys(kinds):
         rows_B = torch.tensor([k is kind for k in kinds])
         add_masks(tallies.of(kind), masks, rows_B, block, a, b)
+
+
+def _kinds(tallies: Tallies, block: Block) -> list[BlockKind]:
+    return [kind_of(abs(value), tallies.largest, tallies.smallest) for value in block.statistics_B.tolist()]
 
 
 def kind_of(absmax: float, largest: float, smallest: float = 1.0) -> BlockKind:
@@ -180,6 +197,8 @@ def exact_number(value: float) -> Number:
 
 def _scales_differ(a_BR: Tensor, b_BR: Tensor) -> Tensor:
     """Returns the rows in which any group has another scale, as numbers: -0 is 0, and NaN equals NaN."""
+    if bool((a_BR == b_BR).all()):
+        return torch.zeros(len(a_BR), dtype=torch.bool, device=a_BR.device)
     return ((a_BR != b_BR) & ~(a_BR.isnan() & b_BR.isnan())).any(1)
 
 

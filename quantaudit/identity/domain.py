@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 # Values of a block: some megabytes of temporaries, and large enough that calling costs little.
-_BLOCK_VALUES = 1 << 20
+_BLOCK_VALUES = 1 << 21
 _MOST_STATISTICS = 128
 
 
@@ -91,7 +91,7 @@ class Block:
         if self.listed_BM is not None:
             return self.listed_BM
         bits_BSL = torch.empty(len(self.ranks_B), 2, self.ladder, dtype=self.inputs.bits_dtype)
-        write_ladder(self, bits_BSL)
+        write_ladder(self.ladder, self.ranks_B, self.inputs, bits_BSL)
         return bits_BSL.flatten(1)
 
     @property
@@ -129,20 +129,23 @@ class Block:
         return is_new_BM
 
 
-def write_ladder(block: Block, bits_BSX: Tensor) -> None:
+def write_ladder(ladder: int, ranks_B: Tensor, inputs: InputNumbers, bits_BSX: Tensor, *, first: int = 0) -> None:
     """Writes the values of a ladder, positive ones and then negative ones.
 
     Args:
-        block: A block of ladders.
-        bits_BSX: [B, 2, ...] of `bits_dtype`, any strides; the axes after the signs hold L values.
+        ladder: L.
+        ranks_B: Ranks of the statistics, to which values are clamped.
+        inputs: The input dtype.
+        bits_BSX: [B, 2, ...] of `bits_dtype`, any strides; the axes after the signs hold L - `first` values.
+        first: Rank of the first value that is written.
     """
     shape = bits_BSX.shape[2:]
     # The last few of a ladder that is longer than the dtype are clamped like all that is beyond a statistic.
-    rank_X = torch.arange(block.ladder).clamp(max=torch.iinfo(block.inputs.bits_dtype).max)
-    limits_BX = block.ranks_B.to(block.inputs.bits_dtype).view(-1, *(1 for _ in shape))
+    rank_X = torch.arange(first, ladder).clamp(max=torch.iinfo(inputs.bits_dtype).max)
+    limits_BX = ranks_B.to(inputs.bits_dtype).view(-1, *(1 for _ in shape))
     positive_BX, negative_BX = bits_BSX.unbind(1)
-    torch.minimum(rank_X.to(block.inputs.bits_dtype).view(shape), limits_BX, out=positive_BX)
-    torch.bitwise_or(positive_BX, block.inputs.sign_bit, out=negative_BX)
+    torch.minimum(rank_X.to(inputs.bits_dtype).view(shape), limits_BX, out=positive_BX)
+    torch.bitwise_or(positive_BX, inputs.sign_bit, out=negative_BX)
 
 
 def ladder_blocks(inputs: InputNumbers, *, is_negative: bool = False, multiple: int = 1) -> Iterator[Block]:

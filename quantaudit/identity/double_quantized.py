@@ -13,7 +13,8 @@ from quantaudit.core.scheme import DoubleQuantization, EncodeScale, LinearScale,
 from quantaudit.identity.differences import Tallies, add_block
 from quantaudit.identity.domain import InputNumbers, ladder_blocks
 from quantaudit.identity.enumeration import Progress
-from quantaudit.identity.observe import ladder_multiple, lay_out, observe
+from quantaudit.identity.laying import ladder_multiple, lay_out
+from quantaudit.identity.observe import observe
 from quantaudit.identity.outcome import Outcome
 from quantaudit.identity.sides import Side, open_scheme
 

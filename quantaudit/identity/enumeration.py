@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from quantaudit.core.scheme import Scheme
-from quantaudit.identity.differences import Tallies, add_block, is_same, kind_of
+from quantaudit.identity.differences import Tallies, add_differences, count_block, kind_of
 from quantaudit.identity.domain import Block
-from quantaudit.identity.observe import is_signed, lay_out, observe
-from quantaudit.identity.outcome import Outcome
+from quantaudit.identity.observe import is_signed
+from quantaudit.identity.observe_both import Both, observe_both
 from quantaudit.identity.sides import Side
 
 Progress = Callable[[str, int, int], None]
@@ -47,28 +46,26 @@ def enumerate_blocks(
     for number, block in enumerate(blocks):
         # A signed statistic is that of the first of +a and -a, so the statistic must stand first.
         first = number % 2 == 0 or is_signed(sides[0].scheme) or is_signed(sides[1].scheme)
-        laid_out = None
-        if not all(side.has_stairs for side in sides):
-            laid_out = lay_out(block, _granularity_of(sides), is_statistic_first=first)
-        a, b = (observe(side, block, None if side.has_stairs else laid_out, out_dtype) for side in sides)
-        count = _add(tallies, block, a, b)
+        both = observe_both(sides, block, out_dtype, is_statistic_first=first, with_codes=tallies.has_codes)
+        count = _add(tallies, block, both)
         done += len(block.ranks_B) if in_statistics else count
         progress(stage, done, total)
 
 
-def _add(tallies: Tallies, block: Block, a: Outcome, b: Outcome) -> int:
+def _add(tallies: Tallies, block: Block, both: Both) -> int:
     """Counts one block, all at once where its groups are of one kind; returns how many pairs it holds."""
     ends = block.inputs.numbers(torch.stack([block.ranks_B.min(), block.ranks_B.max()])).tolist()
     kinds = {kind_of(absmax, tallies.largest, tallies.smallest) for absmax in ends}
+    tallies.note_parts(both.a, both.b)
     count = num_counted(block)
-    if len(kinds) > 1 or not is_same(a, b, with_codes=tallies.has_codes):
-        add_block(tallies, block, a, b)
-        return count
-    tally = tallies.of(kinds.pop())
-    tally.num_pairs += count
-    tally.num_statistics += len(block.ranks_B)
-    tallies.has_scales &= a.scales_BR is not None and b.scales_BR is not None
-    tallies.has_codes &= a.codes_BM is not None and b.codes_BM is not None
+    if len(kinds) == 1:
+        tally = tallies.of(kinds.pop())
+        tally.num_pairs += count
+        tally.num_statistics += len(block.ranks_B)
+    else:
+        count_block(tallies, block)
+    if not both.is_same:
+        add_differences(tallies, block, both.a, both.b)
     return count
 
 
@@ -77,7 +74,3 @@ def num_counted(block: Block) -> int:
     if block.ladder:
         return 2 * int((block.ranks_B + 1).sum())
     return int(block.mark_counted().sum())
-
-
-def _granularity_of(sides: tuple[Side, Side]) -> Scheme:
-    return next(side.scheme for side in sides if not side.has_stairs)

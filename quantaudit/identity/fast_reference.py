@@ -24,6 +24,7 @@ from quantaudit.core.format import IntegerFormat
 from quantaudit.core.scheme import ExponentScale, LinearScale, Scheme, TwoLevel
 from quantaudit.identity.domain import Block, InputNumbers
 from quantaudit.identity.outcome import Outcome
+from quantaudit.identity.places import Places
 from quantaudit.numerics import scales
 from quantaudit.numerics.exponent import choose_exponent
 from quantaudit.numerics.ladder import element_rule
@@ -111,10 +112,16 @@ def build_staircase(
     )
 
 
-def climb(stairs: Staircase, block: Block) -> Outcome:
-    """Returns the results for every value of a block whose statistics the stairs were built for."""
+def climb(stairs: Staircase, block: Block, places: Places | None = None) -> Outcome:
+    """Returns the results for every value of a block whose statistics the stairs were built for.
+
+    Args:
+        stairs: Those of its statistics.
+        block: The block.
+        places: For a ladder, where its values lie in groups: the results then lie there too, statistics among them.
+    """
     if block.ladder:
-        return _climb_ladder(stairs, block)
+        return _climb_ladder(stairs, block, places)
     bits_BM = block.bits_BM.to(torch.int64)
     ranks_BM = torch.where(bits_BM < 0, bits_BM - block.inputs.sign_bit, bits_BM)
     is_negative_BM = bits_BM < 0
@@ -128,21 +135,36 @@ def climb(stairs: Staircase, block: Block) -> Outcome:
     )
 
 
-def _climb_ladder(stairs: Staircase, block: Block) -> Outcome:
+def _climb_ladder(stairs: Staircase, block: Block, places: Places | None) -> Outcome:
     """Repeats every tread as often as it is long."""
-    starts = stairs.starts_BSK
-    starts = torch.where(starts > block.ranks_B[:, None, None], block.ladder, starts)
-    ends = torch.cat([starts[..., 1:], torch.full_like(starts[..., :1], block.ladder)], dim=-1)
+    starts, end = stairs.starts_BSK, block.ladder
+    starts = torch.where(starts > block.ranks_B[:, None, None], end, starts)
+    if places is not None:
+        end = block.ladder // (places.size - 1) * places.size
+        starts = torch.where(starts == 0, 0, places.of(starts).clamp(max=end))
+    ends = torch.cat([starts[..., 1:], torch.full_like(starts[..., :1], end)], dim=-1)
     lengths = (ends - starts).flatten().numpy()
     bits_dtype = torch.int16 if stairs.values_BSK.itemsize == 2 else torch.int32
-    values = np.repeat(stairs.values_BSK.contiguous().view(bits_dtype).flatten().numpy(), lengths)
-    codes = np.repeat(stairs.codes_BSK.flatten().numpy(), lengths)
-    shape = block.shape
+    bits_BSK = stairs.values_BSK.contiguous().view(bits_dtype)
+    codes, bits = (
+        torch.from_numpy(np.repeat(one.flatten().numpy(), lengths)).view(len(block.ranks_B), 2, end)
+        for one in (stairs.codes_BSK, bits_BSK)
+    )
+    if places is not None:
+        for results_BSX in (codes, bits):
+            _write_statistics(results_BSX, places, is_negative=block.is_negative)
     return Outcome(
         scales_BR=_shown_scales(stairs.scales_B, stairs.above_1),
-        codes_BM=torch.from_numpy(codes).view(shape),
-        values_BM=torch.from_numpy(values).view(shape).view(stairs.values_BSK.dtype),
+        codes_BM=codes.flatten(1),
+        values_BM=bits.flatten(1).view(stairs.values_BSK.dtype),
     )
+
+
+def _write_statistics(results_BSX: Tensor, places: Places, *, is_negative: bool) -> None:
+    """Writes what becomes of the statistic of a row to its places: the same as of the last value of its sign."""
+    members_BSHN = results_BSX.view(*results_BSX.shape[:2], -1, places.size)
+    own_B = members_BSHN[:, int(is_negative), -1, places.values][:, -1]
+    members_BSHN[..., places.statistic] = own_B[:, None, None]
 
 
 def quantize_few(block: Block, scheme: Scheme, out_dtype: torch.dtype) -> Outcome:

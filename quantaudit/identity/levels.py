@@ -26,8 +26,8 @@ from quantaudit.identity.equivariant import check_equivariant
 from quantaudit.identity.expert_stacks import EXPERTS
 from quantaudit.identity.fast_reference import has_staircase
 from quantaudit.identity.findings import FINITE_SPECIAL, Findings, finite_section, start_counting
+from quantaudit.identity.laying import ladder_multiple
 from quantaudit.identity.monotonic import check_monotonic
-from quantaudit.identity.observe import ladder_multiple
 from quantaudit.identity.opposed_groups import Takes, compare_opposed, find_what_it_takes
 from quantaudit.identity.partial_groups import compare_partial, has_partial_groups
 from quantaudit.identity.reach import Reach, enumerate_steps

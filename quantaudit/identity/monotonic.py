@@ -9,7 +9,8 @@ import torch
 
 from quantaudit.core.certificate import Assumption
 from quantaudit.identity.domain import INPUTS, listed_block
-from quantaudit.identity.observe import lay_out, observe
+from quantaudit.identity.laying import lay_out
+from quantaudit.identity.observe import observe
 from quantaudit.identity.sides import Side
 
 _NUM_VALUES = 4096

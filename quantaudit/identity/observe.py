@@ -1,7 +1,4 @@
-"""A side run on a block: every row of values laid out as groups that the row's statistic dominates.
-
-A group of N is the statistic and N - 1 values of the row; the statistic stands first in one block and last in the next.
-Where the shape of the matrix decides the groups, a row is one group.
+"""A side run on a block: its groups quantized, or its results read off stairs.
 
 Shape suffixes: B statistics, M values of a row, R groups of a row, N members of a group, G = B R groups.
 """
@@ -15,15 +12,16 @@ import torch
 from torch import Tensor
 
 from quantaudit.core.scheme import LinearScale, Scheme, Statistic
-from quantaudit.identity.arrangement import Arrangement, arrange, collect, group_size, spread
-from quantaudit.identity.domain import BF16_INPUT, Block, InputNumbers, write_ladder
+from quantaudit.identity.arrangement import Arrangement, arrange, collect, spread
+from quantaudit.identity.domain import BF16_INPUT, Block, InputNumbers
 from quantaudit.identity.fast_reference import Staircase, build_staircase, climb, quantize_few
+from quantaudit.identity.laying import LaidOut, take_out
 from quantaudit.identity.outcome import Outcome
 from quantaudit.identity.sides import Side
 
 _TOP_GROUPS = 16  # a row of a matrix of groups
-_LARGEST_FILLED = 256  # members of a group; of larger ones a ladder would hold too much that is not counted
 _FEW = 16  # values of a row for which no stairs are built
+_CHUNK_BITS = 9  # log2 of the statistics whose stairs are built at once: for a binade alone calling costs more
 
 
 class Grouped(NamedTuple):
@@ -35,42 +33,9 @@ class Grouped(NamedTuple):
     above_1: Tensor | None = None
 
 
-class LaidOut(NamedTuple):
-    """A block as groups, and where in them the statistic is."""
-
-    groups_GN: Tensor
-    groups_a_row: int
-    is_statistic_first: bool
-
-
 def is_signed(scheme: Scheme) -> bool:
     """Returns whether the sign of the largest value matters."""
     return isinstance(scheme.scale, LinearScale) and scheme.scale.statistic is Statistic.SIGNED_ABSMAX
-
-
-def ladder_multiple(scheme: Scheme) -> int:
-    """Returns of which a ladder should be a multiple, so that it fills the groups of a scheme; 1 for large groups."""
-    size = group_size(scheme.granularity) or 1
-    return size - 1 if 1 < size <= _LARGEST_FILLED else 1
-
-
-def lay_out(block: Block, scheme: Scheme, *, is_statistic_first: bool) -> LaidOut:
-    """Returns the groups of a block under the granularity of a scheme."""
-    num_rows, num_values = block.shape
-    size = group_size(scheme.granularity) or 1 + num_values
-    a_row = -(-num_values // (size - 1))
-    fills = block.ladder > 0 and block.ladder % (size - 1) == 0
-    make = torch.empty if fills else torch.zeros
-    groups_BRN = make(num_rows, a_row, size, dtype=block.inputs.dtype)
-    where, rest = (0, slice(1, None)) if is_statistic_first else (size - 1, slice(None, -1))
-    groups_BRN[..., where] = block.statistics_B.unsqueeze(1)
-    if fills:
-        half = (num_rows, 2, a_row // 2, size)
-        write_ladder(block, groups_BRN.view(block.inputs.bits_dtype).view(half)[..., rest])
-    else:
-        values_BM = torch.nn.functional.pad(block.values_BM, (0, a_row * (size - 1) - num_values))
-        groups_BRN[..., rest] = values_BM.view(num_rows, a_row, size - 1)
-    return LaidOut(groups_BRN.flatten(0, 1), a_row, is_statistic_first)
 
 
 def run_groups(
@@ -104,12 +69,32 @@ def observe(side: Side, block: Block, laid_out: LaidOut | None, out_dtype: torch
         return quantize_few(block, side.scheme, out_dtype)
     if laid_out is None:
         return climb(_stairs(side.scheme, block, out_dtype), block)
+    return take_out(_run_block(side, block, laid_out, out_dtype), block, laid_out)
+
+
+def observe_in_place(side: Side, block: Block, laid_out: LaidOut, out_dtype: torch.dtype) -> Outcome:
+    """Returns what a side makes of a ladder, codes and values where they lie in the groups: [B, R N] for [B, M].
+
+    Args:
+        side: The side, not run if it has stairs.
+        block: A ladder.
+        laid_out: The groups, which it fills.
+        out_dtype: Dtype of decoded values where the side leaves it open.
+    """
+    if side.has_stairs:
+        return climb(_stairs(side.scheme, block, out_dtype), block, laid_out.places)
+    return _run_block(side, block, laid_out, out_dtype)
+
+
+def _run_block(side: Side, block: Block, laid_out: LaidOut, out_dtype: torch.dtype) -> Outcome:
+    """Returns what a side makes of a block, codes and values where they lie in the groups: [B, R N] for [B, M]."""
     absmax = None if block.matrix_rank is None else block.matrix_absmax
     found = run_groups(side, laid_out.groups_GN, side.scheme, out_dtype, absmax)
+    rows = len(block.ranks_B)
     return Outcome(
         scales_BR=_scales_of(found, laid_out),
-        codes_BM=None if found.codes_GN is None else _values_of(found.codes_GN, block, laid_out),
-        values_BM=_values_of(found.values_GN, block, laid_out),
+        codes_BM=None if found.codes_GN is None else found.codes_GN.reshape(rows, -1),
+        values_BM=found.values_GN.reshape(rows, -1),
     )
 
 
@@ -155,18 +140,9 @@ def _joined(parts: tuple[Tensor | None, ...]) -> Tensor | None:
     return torch.cat(known) if len(known) == len(parts) else None
 
 
-def _values_of(results_GN: Tensor, block: Block, laid_out: LaidOut) -> Tensor:
-    """Returns the results of the values, without those of the statistics and of the filling."""
-    num_rows, num_values = block.shape
-    size = results_GN.shape[1]
-    rest = slice(1, None) if laid_out.is_statistic_first else slice(None, -1)
-    values_BM = results_GN[:, rest].reshape(num_rows, laid_out.groups_a_row * (size - 1))[:, :num_values]
-    return values_BM.contiguous()  # two outcomes are compared in a third of the time then
-
-
 def _stairs(scheme: Scheme, block: Block, out_dtype: torch.dtype) -> Staircase:
-    """Returns the stairs of a block, those of a ladder cut out of the stairs of its whole binade."""
-    spans = int((block.ranks_B[-1] ^ block.ranks_B[0]) >> BF16_INPUT.mantissa_bits)
+    """Returns the stairs of a block, those of a ladder cut out of the stairs of some whole binades."""
+    spans = int((block.ranks_B[-1] ^ block.ranks_B[0]) >> _CHUNK_BITS)
     if not block.ladder or block.matrix_rank is not None or spans:
         return build_staircase(
             block.ranks_B,
@@ -176,9 +152,9 @@ def _stairs(scheme: Scheme, block: Block, out_dtype: torch.dtype) -> Staircase:
             is_negative=block.is_negative,
             matrix_rank=block.matrix_rank,
         )
-    binade = int(block.ranks_B[0]) >> BF16_INPUT.mantissa_bits
-    whole = _binade_stairs(binade, scheme, BF16_INPUT, out_dtype, block.is_negative)
-    own_B = block.ranks_B - (binade << BF16_INPUT.mantissa_bits)
+    chunk = int(block.ranks_B[0]) >> _CHUNK_BITS
+    whole = _stairs_of_chunk(chunk, scheme, BF16_INPUT, out_dtype, block.is_negative)
+    own_B = block.ranks_B - (chunk << _CHUNK_BITS)
     return Staircase(
         scales_B=whole.scales_B[own_B],
         starts_BSK=whole.starts_BSK[own_B],
@@ -188,9 +164,9 @@ def _stairs(scheme: Scheme, block: Block, out_dtype: torch.dtype) -> Staircase:
 
 
 @lru_cache(maxsize=8)
-def _binade_stairs(
-    binade: int, scheme: Scheme, inputs: InputNumbers, out_dtype: torch.dtype, is_negative: bool
+def _stairs_of_chunk(
+    chunk: int, scheme: Scheme, inputs: InputNumbers, out_dtype: torch.dtype, is_negative: bool
 ) -> Staircase:
-    first = binade << inputs.mantissa_bits
-    ranks_B = torch.arange(first, first + (1 << inputs.mantissa_bits))
+    first = chunk << _CHUNK_BITS
+    ranks_B = torch.arange(first, min(first + (1 << _CHUNK_BITS), inputs.num_ranks))
     return build_staircase(ranks_B, scheme, inputs, out_dtype, is_negative=is_negative)

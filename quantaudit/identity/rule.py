@@ -31,7 +31,8 @@ from quantaudit.core.serial import Json
 from quantaudit.identity.differences import is_equal_in_value, is_same
 from quantaudit.identity.domain import BF16_INPUT, Block, ladder_block
 from quantaudit.identity.fast_reference import has_staircase
-from quantaudit.identity.observe import is_signed, lay_out, observe
+from quantaudit.identity.laying import lay_out
+from quantaudit.identity.observe import is_signed, observe
 from quantaudit.identity.outcome import Outcome
 from quantaudit.identity.sides import Side, open_scheme
 from quantaudit.numerics.catalogue import get_scheme, scheme_names

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from quantaudit.core.certificate import BlockKind
-from quantaudit.identity.differences import Tallies, add_masks, find_differences, is_same, kind_of
+from quantaudit.identity.differences import Tallies, add_masks, find_differences, kind_of
 from quantaudit.identity.domain import Block, InputNumbers
 from quantaudit.identity.enumeration import Progress
-from quantaudit.identity.observe import lay_out, observe
-from quantaudit.identity.outcome import Outcome
+from quantaudit.identity.observe_both import Both, observe_both
 from quantaudit.identity.sides import Side
 from quantaudit.identity.two_level_domain import scale_blocks, value_blocks, value_matrices
 from quantaudit.identity.two_level_steps import matrix_ranks, two_level_step_blocks
@@ -74,33 +73,30 @@ def _run(
     done, matrix_rank = 0, -1
     progress(stage, 0, total)
     for number, block in enumerate(blocks):
-        laid_out = None
-        if not all(side.has_stairs for side in sides):
-            laid_out = lay_out(block, sides[0].scheme, is_statistic_first=number % 2 == 0)
-        a, b = (observe(side, block, None if side.has_stairs else laid_out, out_dtype) for side in sides)
-        _count(tallies, block, a, b)
+        first = number % 2 == 0
+        both = observe_both(sides, block, out_dtype, is_statistic_first=first, with_codes=tallies.has_codes)
+        _count(tallies, block, both)
         if block.matrix_rank != matrix_rank:
             matrix_rank, done = block.matrix_rank or 0, done + 1
             progress(stage, done, total)
 
 
-def _count(tallies: Tallies, block: Block, a: Outcome, b: Outcome) -> None:
+def _count(tallies: Tallies, block: Block, both: Both) -> None:
     """Counts one block, in which all groups that are not zero are of one kind."""
     kind = kind_of(float(block.matrix_absmax), tallies.largest, tallies.smallest)
     is_zero_B = block.ranks_B == 0
     counts_B = _num_counted(block)
-    tallies.has_scales &= a.scales_BR is not None and b.scales_BR is not None
-    tallies.has_codes &= a.codes_BM is not None and b.codes_BM is not None
+    tallies.note_parts(both.a, both.b)
     kinds = [(BlockKind.ZERO, is_zero_B), (kind, ~is_zero_B)]
     for one, rows_B in kinds:
         tally = tallies.of(one)
         tally.num_pairs += int(counts_B[rows_B].sum())
         tally.num_statistics += int(rows_B.sum())
-    if is_same(a, b, with_codes=tallies.has_codes):
+    if both.is_same:
         return
-    masks = find_differences(a, b, block.mark_counted(), with_codes=tallies.has_codes)
+    masks = find_differences(both.a, both.b, block.mark_counted(), with_codes=tallies.has_codes)
     for one, rows_B in kinds:
-        add_masks(tallies.of(one), masks, rows_B, block, a, b)
+        add_masks(tallies.of(one), masks, rows_B, block, both.a, both.b)
 
 
 def _num_counted(block: Block) -> Tensor:

@@ -25,7 +25,7 @@ from quantaudit.core.format import FloatFormat
 from quantaudit.core.scheme import LinearScale, Scheme, TwoLevel
 from quantaudit.identity.domain import Block, InputNumbers, ladder_block, listed_block
 from quantaudit.identity.fast_reference import choose_scale, scale_of_matrix
-from quantaudit.identity.observe import ladder_multiple
+from quantaudit.identity.laying import ladder_multiple
 
 _BLOCK_VALUES = 1 << 20
 _SPARSE = 61  # a prime, so that all fractions come by

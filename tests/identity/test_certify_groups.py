@@ -86,10 +86,10 @@ def partial(a: str, b: str) -> tuple[BlockSection, list[str]]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes `certify` try four blocks only: the wiring is what is tested then."""
+    """Makes `certify` try two blocks only: the wiring is what is tested then."""
 
     def few(inputs: InputNumbers, *, is_negative: bool = False, multiple: int) -> Iterator[Block]:
-        return islice(ladder_blocks(inputs, is_negative=is_negative, multiple=multiple), 4)
+        return islice(ladder_blocks(inputs, is_negative=is_negative, multiple=multiple), 2)
 
     monkeypatch.setattr(levels, "ladder_blocks", few)
     monkeypatch.setattr(double_quantized, "ladder_blocks", few)

@@ -9,7 +9,8 @@ from quantaudit.core.format import BF16
 from quantaudit.identity.differences import bits_of, is_same
 from quantaudit.identity.domain import BF16_INPUT, FP32_INPUT, InputNumbers, ladder_block, listed_block
 from quantaudit.identity.fast_reference import build_staircase, climb, has_staircase
-from quantaudit.identity.observe import is_signed, lay_out, observe
+from quantaudit.identity.laying import lay_out
+from quantaudit.identity.observe import is_signed, observe
 from quantaudit.identity.sides import open_sides
 from quantaudit.identity.treads import tread_edges
 from quantaudit.numerics import get_scheme, scheme_names

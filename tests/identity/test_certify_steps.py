@@ -18,7 +18,8 @@ from quantaudit.identity.enumeration import enumerate_blocks, num_counted
 from quantaudit.identity.equivariant import check_equivariant
 from quantaudit.identity.fast_reference import choose_scale, scale_of_matrix
 from quantaudit.identity.findings import UNPROVED, start_counting
-from quantaudit.identity.observe import lay_out, observe
+from quantaudit.identity.laying import lay_out
+from quantaudit.identity.observe import observe
 from quantaudit.identity.ratio_domain import absmax_blocks
 from quantaudit.identity.reach import Reach, enumerate_steps
 from quantaudit.identity.run import Run
