@@ -23,7 +23,7 @@ from quantaudit.identity.mismatches.protocol import CONVINCING, Projection
 from quantaudit.identity.search import fit_scales
 from quantaudit.identity.search_sample import read_served
 from quantaudit.identity.stored_weights import read_weight
-from quantaudit.numerics.catalogue import get_scheme, scheme_names
+from quantaudit.numerics.catalogue import bundled_schemes, get_scheme
 from quantaudit.numerics.reference import INPUT_DTYPES
 
 MOST_VALUES = 1 << 26  # of a layer, at four bytes and some copies; beyond it only the first experts are looked at
@@ -118,8 +118,7 @@ def _guess(sides: Mapping[Projection, Sides], likely: Iterable[Scheme]) -> list[
 def _names_like(stored: StoredMatrix, master: StoredMatrix) -> list[str]:
     """Lists bundled schemes of the format and groups of a packed matrix: those whose scales fit, then by its codes."""
     served = read_served(stored)
-    known = [get_scheme(name) for name in scheme_names() if "/" not in name]
-    alike = [s for s in known if s.element == served.element and s.granularity == served.granularity]
+    alike = [s for s in bundled_schemes() if s.element == served.element and s.granularity == served.granularity]
     likely = judge_codes(read_codes(served))[1]
     fitting = [base.scale for base in fit_scales(_decoded(master), served)] if master.shape == stored.shape else []
     alike.sort(key=lambda s: (s.scale not in fitting, _rule_name(s) != likely, s.tie is not Tie.EVEN))

@@ -35,7 +35,7 @@ from quantaudit.identity.laying import lay_out
 from quantaudit.identity.observe import is_signed, observe
 from quantaudit.identity.outcome import Outcome
 from quantaudit.identity.sides import Side, open_scheme
-from quantaudit.numerics.catalogue import get_scheme, scheme_names
+from quantaudit.numerics.catalogue import bundled_schemes
 
 _DIVISORS = (6.0, 7.0, 7.5, 8.0, 127.0, 127.5, 128.0, 240.0, 448.0)
 _FLOORS = (2.0**-126, 1e-10, 1e-8, 1e-5, 1e-4)
@@ -131,8 +131,7 @@ def _is_decisive(field: str, a: Scheme, b: Scheme, seen_b: Seen) -> bool:
 
 def _candidates(claim: Scheme) -> Iterator[Scheme]:
     yield claim
-    own = [get_scheme(name) for name in scheme_names() if "/" not in name]
-    for scheme in own:
+    for scheme in bundled_schemes():
         if scheme.granularity == claim.granularity and scheme.element.bits == claim.element.bits:
             yield scheme
     changes = list(_changes(claim))

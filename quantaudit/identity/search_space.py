@@ -54,7 +54,7 @@ from quantaudit.core.scheme import (
     Tie,
 )
 from quantaudit.identity.rule import explain
-from quantaudit.numerics.catalogue import get_scheme, scheme_names
+from quantaudit.numerics.catalogue import bundled_schemes, get_scheme
 from quantaudit.numerics.codebooks import BNB_FP4, NF4
 from quantaudit.numerics.grouping import plan
 
@@ -136,12 +136,10 @@ def two_level_schemes(granularity: Granularity) -> Iterator[Scheme]:
 
 def double_schemes() -> Iterator[Scheme]:
     """Yields the bundled schemes whose scales are quantized in turn."""
-    for name in scheme_names():
-        if "/" in name:  # a plug-in's scheme is not loaded unasked
-            continue
-        rule = get_scheme(name).scale
+    for scheme in bundled_schemes():
+        rule = scheme.scale
         if isinstance(rule, LinearScale) and isinstance(rule.second_level, DoubleQuantization):
-            yield get_scheme(name)
+            yield scheme
 
 
 def can_group(shape: tuple[int, int], granularity: Granularity) -> bool:
@@ -232,8 +230,7 @@ def name_scheme(scheme: Scheme) -> Scheme:
 
 @lru_cache(maxsize=16)
 def _relatives(bits: int) -> tuple[Scheme, ...]:
-    own = (get_scheme(name) for name in scheme_names() if "/" not in name)
-    return tuple(scheme for scheme in own if scheme.element.bits == bits)
+    return tuple(scheme for scheme in bundled_schemes() if scheme.element.bits == bits)
 
 
 def _exponent_rules(element: Format) -> Iterator[ExponentScale]:

@@ -13,7 +13,7 @@ from quantaudit.core.scheme import ExponentScale, Granularity, PerBlock, PerChan
 from quantaudit.identity.layouts.logical import LogicalTensor
 from quantaudit.identity.layouts.stored import Packing, Part, ScaleKind, StoredMatrix
 from quantaudit.identity.mismatches.protocol import Weight
-from quantaudit.numerics.catalogue import get_scheme, scheme_names
+from quantaudit.numerics.catalogue import bundled_schemes
 from quantaudit.numerics.reference import QuantizedTensor
 
 
@@ -47,7 +47,7 @@ def _scheme_of(stored: list[StoredMatrix]) -> Scheme | None:
     if packing is None or packing.scale is ScaleKind.E4M3 or any(one.packing != packing for one in stored):
         return None
     grains = granularities_of(packing, stored[0].shape)
-    for scheme in (get_scheme(name) for name in scheme_names() if "/" not in name):
+    for scheme in bundled_schemes():
         is_power = isinstance(scheme.scale, ExponentScale)
         is_single = isinstance(scheme.scale, ExponentScale) or scheme.scale.second_level is None
         is_alike = scheme.element == packing.element and scheme.granularity in grains

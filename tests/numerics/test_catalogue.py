@@ -12,6 +12,7 @@ from quantaudit.core.errors import InputError
 from quantaudit.core.format import E4M3, INT4
 from quantaudit.core.scheme import Arithmetic, Division, ExponentScale, LinearScale, PerGroup, Scheme
 from quantaudit.numerics import fake_quantize, get_scheme, quantize, scheme_names
+from quantaudit.numerics.catalogue import bundled_schemes
 
 SCALE_RULES = ("floor", "even", "rceil", "ceil")
 PROMISED = (
@@ -98,3 +99,8 @@ def test_the_catalogue_loads_without_torch() -> None:
         "[get_scheme(n) for n in scheme_names()]; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_bundled_schemes_are_listed_without_plug_ins() -> None:
+    names = [scheme.name for scheme in bundled_schemes()]
+    assert names == [name for name in scheme_names() if "/" not in name]
