@@ -4,9 +4,10 @@
 
 From the page cache, two experts of MXFP4, 4096 x 4096, against: equal bytes, one expert of which a few codes differ,
 other scales everywhere, swapped nibbles (named, and counted on every value), and fake-quantized bf16 of equal values
-and of other scales; and 64 experts, 1024 x 2048, under other scales. `read` touches every byte of both files, `digest`
-takes both manifests as a new process does: eagerly, at this size. Both are measured on the files of every pair. A round
-times everything once; minima are compared. Every answer is checked before anything is timed.
+and of other scales; and, under other scales, 64 experts of 1024 x 2048 and 384 of 256 x 1024. `read` touches every byte
+of both files, `digest` takes both manifests as a new process does: eagerly, at this size. Both are measured on the
+files of every pair. A round times everything once; minima are compared. Every answer is checked before anything is
+timed.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from quantaudit.identity.fingerprint_path import fingerprint
 from quantaudit.numerics import dequantize, get_scheme, pack, quantize
 
 SHAPE, EXPERTS = (4096, 4096), 2
-MANY_SHAPE, MANY_EXPERTS = (1024, 2048), 64
+MANY = {64: (1024, 2048), 384: (256, 1024)}  # shapes of that many experts
 GOAL = 1.0  # of the slower of reading and digesting
 
 
 class Pair(NamedTuple):
-    """Two checkpoints, the class that their experts must come to, and the mismatch that must be named."""
+    """Two checkpoints, the class that their experts must come to, their shape, and the mismatch that must be named."""
 
     first: Path
     second: Path
     expected: TensorClass
+    shape: tuple[int, int, int]
     mismatch: str = ""
 
 
@@ -81,11 +83,9 @@ def write_pairs(folder: Path) -> dict[str, Pair]:
     first = save(folder / "first.safetensors", packed(codes, scales), EXPERTS)
 
     def pair(name: str, parts: dict[str, Tensor], expected: TensorClass, mismatch: str = "") -> Pair:
-        return Pair(first, save(folder / f"{name}.safetensors", parts, EXPERTS), expected, mismatch)
+        second = save(folder / f"{name}.safetensors", parts, EXPERTS)
+        return Pair(first, second, expected, (EXPERTS, *SHAPE), mismatch)
 
-    many = quantize(draw(MANY_SHAPE), scheme)
-    experts = [packed(pack(many.codes, scheme.layout), many.scales + step) for step in (0, 1)]
-    saved = [save(folder / f"many-{i}.safetensors", parts, MANY_EXPERTS) for i, parts in enumerate(experts)]
     swapped = packed(codes << 4 | codes >> 4, scales)
     return {
         "equal": pair("equal", packed(codes, scales), TensorClass.BYTE_EQUAL),
@@ -94,8 +94,18 @@ def write_pairs(folder: Path) -> dict[str, Pair]:
         "swapped nibbles": pair("nibbles", swapped, TensorClass.DIFFERENT_CODES, "nibble-order"),
         "fake-quantized": pair("fake", {"weight": values}, TensorClass.VALUE_EQUAL),
         "fake-quantized, other scales": pair("other", {"weight": values * 2}, TensorClass.DIFFERENT_SCALES),
-        f"{MANY_EXPERTS} experts": Pair(saved[0], saved[1], TensorClass.DIFFERENT_SCALES),
+        **{f"{num_experts} experts": write_many(folder, num_experts, shape) for num_experts, shape in MANY.items()},
     }
+
+
+def write_many(folder: Path, num_experts: int, shape: tuple[int, int]) -> Pair:
+    """Writes two checkpoints of many experts that differ in all scales."""
+    scheme = get_scheme("mxfp4-even")
+    right = quantize(draw(shape), scheme)
+    sides = [packed(pack(right.codes, scheme.layout), right.scales + step) for step in (0, 1)]
+    names = [folder / f"many-{num_experts}-{side}.safetensors" for side in range(len(sides))]
+    saved = [save(name, parts, num_experts) for name, parts in zip(names, sides, strict=True)]
+    return Pair(saved[0], saved[1], TensorClass.DIFFERENT_SCALES, (num_experts, *shape))
 
 
 def draw(shape: tuple[int, int]) -> Tensor:
@@ -147,10 +157,9 @@ def measure_pair(name: str, pair: Pair, threads: int, rounds: int) -> Row:
     for _ in range(rounds):
         for what, action in actions.items():
             least[what] = min(least[what], seconds_of(action))
-    is_many = name.startswith(str(MANY_EXPERTS))
     row = Row(
         pair=name,
-        shape=(MANY_EXPERTS, *MANY_SHAPE) if is_many else (EXPERTS, *SHAPE),
+        shape=pair.shape,
         tensor_class=pair.expected,
         mismatch=pair.mismatch,
         read_seconds=least["read"],

@@ -181,7 +181,8 @@ def _compare_matrices_of(
             matrices = left.read(), right.read()
             found = compare_matrices(*matrices, explain)
             if all(matrix.is_decodable for matrix in matrices):
-                records[expert] = Record(found.differing.values or 0, found.rows, *sketch_both(*matrices))
+                share = None if found.explanation is None else found.explanation.explains
+                records[expert] = Record(found.differing.values or 0, found.rows, *sketch_both(*matrices), share)
             yield expert, _with_coordinates(found, left.shape)
 
 

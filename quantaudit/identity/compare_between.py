@@ -1,7 +1,8 @@
 """The mismatch that turns one quantized side of a layer into the other: all of a small layer is tried, a large one led.
 
     1. A bounded number of values shows what may account for the difference; sketches show experts that were moved.
-    2. What leads is counted on every value, the largest estimate first, until no other can be more.
+    2. What leads is counted on every value, the largest estimate first, until no other can be more; and what seems to
+       account for most of one expert, since that may be the fault of this expert alone.
 
 So what is named was counted in full, and what nothing explains costs no more in a large layer than in a small one.
 """
@@ -15,7 +16,7 @@ from quantaudit.identity.compare_crop import as_layer
 from quantaudit.identity.compare_leads import Between, find_leads
 from quantaudit.identity.compare_moved import find_moved
 from quantaudit.identity.mismatches import permuted_experts
-from quantaudit.identity.mismatches.protocol import Finding
+from quantaudit.identity.mismatches.protocol import CONVINCING, Finding
 from quantaudit.identity.mismatches.registry import MISMATCHES
 from quantaudit.identity.mismatches.scoring import num_differing
 
@@ -31,17 +32,32 @@ def search_between(layer: Between, only: Collection[str] = ()) -> Finding | None
         layer: Both sides.
         only: Names of mismatches that are asked; all if empty.
     """
-    found = _follow(layer, only) if _is_large(layer) else _try_all(layer, only)
-    return found if found is not None and found.is_convincing else None
+    return next((found for found in search_layer(layer, only) if found.is_convincing), None)
 
 
-def _is_large(layer: Between) -> bool:
+def search_layer(layer: Between, only: Collection[str] = ()) -> list[Finding]:
+    """Returns what was counted on every value, the most first; of a large layer also what is not convincing.
+
+    Args:
+        layer: Both sides.
+        only: Names of mismatches that are asked; all if empty.
+    """
+    if is_large(layer):
+        return follow(layer, only)
+    found = _try_all(layer, only)
+    return [] if found is None else [found]
+
+
+def is_large(layer: Between) -> bool:
     """Says whether a layer is searched by leads; matrices of other shapes leave no rows to begin with."""
-    sides = [(tensor, layer.other[name]) for name, tensor in layer.known.items()]
-    matrices = [(known.matrices[e], other.matrices[e]) for known, other in sides for e in known.matrices]
-    if any(a.shape != b.shape for a, b in matrices):
-        return False
-    return sum(a.shape[0] * a.shape[1] for a, _ in matrices) >= LARGE
+    matrices = [source for tensor in layer.known.values() for source in tensor.matrices.values()]
+    return has_equal_shapes(layer) and sum(one.shape[0] * one.shape[1] for one in matrices) >= LARGE
+
+
+def has_equal_shapes(layer: Between) -> bool:
+    """Says whether every matrix has one shape on both sides."""
+    sides = [(tensor.matrices, layer.other[name].matrices) for name, tensor in layer.known.items()]
+    return all(one.shape == other[e].shape for known, other in sides for e, one in known.items())
 
 
 def _try_all(layer: Between, only: Collection[str]) -> Finding | None:
@@ -59,15 +75,21 @@ def _try_all(layer: Between, only: Collection[str]) -> Finding | None:
     return max((f for f in found if f is not None), key=lambda finding: finding.explains, default=None)
 
 
-def _follow(layer: Between, only: Collection[str]) -> Finding | None:
+def follow(layer: Between, only: Collection[str] = ()) -> list[Finding]:
+    """Returns what leads, counted on every value, the most first."""
     if not layer.num_differing():
-        return None
-    best = find_moved(layer) if not only or permuted_experts.ABOUT.name in only else None
-    leads = [] if best is not None and best.explains == 1 else find_leads(layer, only)
-    for lead in leads[:_MOST_COUNTED]:
-        if lead.estimate < max(_WORTH_COUNTING, 0.0 if best is None else best.explains):
-            break
+        return []
+    moved = find_moved(layer) if not only or permuted_experts.ABOUT.name in only else None
+    counted = [] if moved is None else [moved]
+    best = 0.0 if moved is None else moved.explains
+    num_counted = 0
+    for lead in find_leads(layer, only) if best < 1 else []:
+        is_worth = lead.estimate >= max(_WORTH_COUNTING, best) or lead.somewhere >= CONVINCING
+        if not is_worth or num_counted == _MOST_COUNTED or best == 1:
+            continue
+        num_counted += 1
         found = confirm(lead.finding, layer)
-        if found is not None and (best is None or found.explains > best.explains):
-            best = found
-    return best
+        if found is not None:
+            counted.append(found)
+            best = max(best, found.explains)
+    return sorted(counted, key=lambda finding: -finding.explains)

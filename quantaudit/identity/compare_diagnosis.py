@@ -5,7 +5,8 @@
                                that their codes point to, where these are not the same
 
 A fault rarely hits one layer alone: what explained one is asked first of others with the same kind of difference, and
-after a few layers that nothing explains, nothing else is.
+after a few layers that nothing explains, nothing else is. It may hit single experts: beside what explains a layer, what
+explains most of a single expert is named with that expert, and its share of the layer.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import NamedTuple, TypeAlias
 
 from quantaudit.core.comparison import Diagnosis, Encoding, TensorClass, TensorComparison
 from quantaudit.core.scheme import Scheme
-from quantaudit.identity.compare_between import search_between
+from quantaudit.identity.compare_alone import choose_unexplained, name_experts, search_alone, take_experts
+from quantaudit.identity.compare_between import search_layer
 from quantaudit.identity.compare_codes import rules_by_codes
 from quantaudit.identity.compare_leads import Between
 from quantaudit.identity.compare_matrix import Explanation
 from quantaudit.identity.compare_record import Records
 from quantaudit.identity.identify_layer import Sides, diagnose_layer
 from quantaudit.identity.layouts.logical import LogicalTensor, Side
-from quantaudit.identity.mismatches.protocol import CONVINCING, Kind, Projection
+from quantaudit.identity.mismatches import permuted_experts
+from quantaudit.identity.mismatches.protocol import CONVINCING, Finding, Kind, Projection
 
 RULE = "rule"
 _EXPERTS = re.compile(r"^(.*\.experts)\.(gate|up|down)$")
@@ -103,10 +106,8 @@ def diagnose_comparison(
     for group in _groups(a, b, classes):
         kind = (_form(a, group), _form(b, group), classes[group.unequal[0]])
         state = searched.setdefault(kind, _Searched())
-        one = _diagnose_group(
-            _Looked(a, b, group, kind[2], compared[group.unequal[0]].differing.codes, records), schemes, state
-        )
-        found += [] if one is None else [one]
+        looked = _Looked(a, b, group, kind[2], compared[group.unequal[0]].differing.codes, records)
+        found += _diagnose_group(looked, schemes, state)
     return _merged(found)
 
 
@@ -157,27 +158,31 @@ def _form(side: Side, group: _Group) -> str:
     return side.tensors[group.unequal[0]].storage
 
 
-def _diagnose_group(looked: _Looked, schemes: list[Scheme], state: _Searched) -> Diagnosis | None:
+def _diagnose_group(looked: _Looked, schemes: list[Scheme], state: _Searched) -> list[Diagnosis]:
+    """Returns what explains most, and what explains single experts."""
     group = looked.group
     left = {projection: looked.a.tensors[name] for projection, name in group.names.items()}
     right = {projection: looked.b.tensors[name] for projection, name in group.names.items()}
     is_plain = [all(_is_plain(tensor) for tensor in side.values()) for side in (left, right)]
     is_fresh = state.num_failed < _MOST_LAYERS
     found: list[Diagnosis | None] = []
+    alone: list[Diagnosis] = []
     if is_plain[0] != is_plain[1] and looked.found_class not in _ON_GRID and state.num_masters < _MOST_LAYERS:
         state.num_masters += 1
-        found.append(_from_master(left, right, schemes, is_first_master=is_plain[0]))
+        found.append(_from_master(looked, left, right, schemes, is_first_master=is_plain[0]))
     if not any(one is not None and one.explains == 1 for one in found):
-        found.append(_between(looked, left, right, state, is_swapped=is_plain[0] and not is_plain[1]))
-    if not any(found) and not any(is_plain) and is_fresh:
+        of_layer, alone = _between(looked, left, right, state, is_swapped=is_plain[0] and not is_plain[1])
+        found.append(of_layer)
+    if not any(found) and not alone and not any(is_plain) and is_fresh:
         name = group.unequal[0]
         found.append(_by_codes(looked.a.tensors[name], looked.b.tensors[name], looked.num_codes))
-    state.num_failed += not any(found)
+    state.num_failed += not any(found) and not alone
     best = max((one for one in found if one is not None), key=lambda one: one.explains, default=None)
-    return None if best is None else best.model_copy(update={"tensors": group.unequal})
+    return alone if best is None else [best.model_copy(update={"tensors": group.unequal}), *alone]
 
 
 def _from_master(
+    looked: _Looked,
     left: Mapping[Projection, LogicalTensor],
     right: Mapping[Projection, LogicalTensor],
     schemes: list[Scheme],
@@ -185,14 +190,23 @@ def _from_master(
     is_first_master: bool,
 ) -> Diagnosis | None:
     """Returns the mismatch between what a scheme makes of the plain side and the packed one."""
+    chosen = choose_unexplained(left, {name: looked.records.get(full, {}) for name, full in looked.group.names.items()})
+    if chosen is not None:
+        left, right = ({name: take_experts(one, chosen) for name, one in side.items()} for side in (left, right))
     master, served = (left, right) if is_first_master else (right, left)
     sides = {name: Sides(served=served[name], master=master[name]) for name in served}
     diagnosed, _ = diagnose_layer(sides, schemes)
     if diagnosed is None or diagnosed.found.explains < CONVINCING:
         return None
     named = diagnosed.found
-    scheme = diagnosed.scheme.name
-    return _diagnosis(named.kind, named.mismatch, named.field, f"{named.train} ({scheme})", named.serve, named.explains)
+    if chosen is not None and named.mismatch == permuted_experts.ABOUT.name:
+        return None  # its words number the experts that were read
+    scheme, where = diagnosed.scheme.name, ""
+    if chosen is not None:
+        where = ", " + name_experts({name: [chosen[e] for e in found] for name, found in diagnosed.experts.items()})
+    return _diagnosis(
+        named.kind, named.mismatch, named.field, f"{named.train} ({scheme})", named.serve + where, named.explains
+    )
 
 
 def _between(
@@ -202,25 +216,47 @@ def _between(
     state: _Searched,
     *,
     is_swapped: bool,
-) -> Diagnosis | None:
-    """Returns the mismatch that turns one quantized side into the other; codes are known of a packed one only."""
+) -> tuple[Diagnosis | None, list[Diagnosis]]:
+    """Returns the mismatch that turns one quantized side into the other, and those of single experts beside it.
+
+    Codes are known of a packed side only.
+    """
     records = {projection: looked.records.get(name, {}) for projection, name in looked.group.names.items()}
     if is_swapped:
         left, right = right, left
         records = {name: {e: r._replace(a=r.b, b=r.a) for e, r in found.items()} for name, found in records.items()}
     layer = Between(known=left, other=right, records=records)
-    first = None
+    is_fresh = state.num_failed < _MOST_LAYERS
+    counted: list[Finding] = []
     if state.names:  # what explained layers like it is asked first
-        first = search_between(layer, only=state.names)
+        counted = search_layer(layer, only=state.names)
+    first = next((one for one in counted if one.is_convincing), None)
     is_as_before = first is not None and first.explains >= state.names[first.about.name] - _AS_BEFORE
-    if not is_as_before and state.num_failed < _MOST_LAYERS:
-        first = search_between(layer)
-    if first is None:
-        return None
-    name = first.about.name
-    state.names[name] = min(first.explains, state.names.get(name, 1.0))
-    train, serve = (first.serve, first.train) if is_swapped else (first.train, first.serve)
-    return _diagnosis(first.about.kind.value, name, first.about.field, train, serve, first.explains)
+    if not is_as_before and is_fresh:
+        counted = search_layer(layer)
+        first = next((one for one in counted if one.is_convincing), None)
+    alone = search_alone(layer, counted, was_asked_all=not is_as_before) if is_fresh else []
+    if first is not None:
+        state.names[first.about.name] = min(first.explains, state.names.get(first.about.name, 1.0))
+    names = looked.group.names
+    found = [
+        _name(one, tuple(names[p] for p in one.experts), name_experts(one.experts), is_swapped=is_swapped)
+        for one in alone
+    ]
+    return None if first is None else _name(first, (), "", is_swapped=is_swapped), found
+
+
+def _name(found: Finding, tensors: tuple[str, ...], where: str, *, is_swapped: bool) -> Diagnosis:
+    train, serve = (found.serve, found.train) if is_swapped else (found.train, found.serve)
+    one = _diagnosis(
+        found.about.kind.value,
+        found.about.name,
+        found.about.field,
+        train,
+        ", ".join(filter(None, (serve, where))),
+        found.explains,
+    )
+    return one.model_copy(update={"tensors": tensors})
 
 
 def _by_codes(a: LogicalTensor, b: LogicalTensor, num_codes: int | None) -> Diagnosis | None:

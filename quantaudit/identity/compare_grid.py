@@ -4,24 +4,35 @@ A group of unquantized numbers has about as many magnitudes as members; a fake-q
 has codes, whatever its scale is. That is asked of 4-bit formats, whose groups are larger than their sets of magnitudes.
 
 A group lies on the packed scale if some codes, times that scale, give its numbers exactly. The others have another
-scale; in groups that lie on it, codes are compared.
+scale; in groups that lie on it, codes are compared. E2M1 under powers of two is told by the bits of bf16: the numbers
+.5, 1, 1.5, 2, 3, 4, 6 lie half binades apart, as 0, 2, 3, 4, 5, 6, 7 steps of 2^6 from the first.
 
-Shape suffixes: R rows, C columns, G groups of a row, N members of a group.
+Shape suffixes: G groups of all rows, K groups of some rows, N members of a group.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from quantaudit.core.format import CodebookFormat, FloatFormat, IntegerFormat, code_values
-from quantaudit.identity.layouts.stored import StoredMatrix
+from quantaudit.identity.compare_powers import are_safe_powers
+from quantaudit.identity.compare_values import any_in_rows
+from quantaudit.identity.layouts.stored import Part, StoredMatrix
 
 _MAX_BITS = 4
 _SAMPLED_VALUES = 1 << 16
 _STEPS = (1.0, 0.5)
+_PIECE = 1 << 17  # numbers whose bits are looked at together
+# Of bf16: the place of the exponent, of its least half binade, and the bits that a number of E2M1 leaves free.
+_FRACTION_BITS = 7
+_HALF_BINADE = 6
+_NO_STEP = 1  # .75, which E2M1 has not
+_MAGNITUDE = 0x7FFF
 
 
 class GridCounts(NamedTuple):
@@ -48,17 +59,44 @@ def count_on_grid(plain: StoredMatrix, packed: StoredMatrix) -> GridCounts:
     """Counts where fake-quantized numbers differ from packed ones."""
     assert packed.packing is not None and plain.dtype is not None
     size, num_scales, num_codes = packed.packing.tile_cols, 0, 0
-    grid = _Grid(sorted(set(_numbers(packed.packing.element))))
-    for rows in plain.row_pieces():
-        wanted = plain.values(rows).view(rows.stop - rows.start, -1, size)
-        scales = packed.scales(rows).unsqueeze(-1)
-        nearest = grid.round(wanted / torch.where(scales == 0, 1.0, scales))
-        is_reached = nearest.mul_(scales).to(plain.dtype) == wanted.to(plain.dtype)
-        shares_scale = is_reached.all(-1, keepdim=True)
-        differs = wanted != packed.values(rows, plain.dtype).view(wanted.shape)
-        num_scales += shares_scale.numel() - int(torch.count_nonzero(shares_scale))
-        num_codes += int(torch.count_nonzero(differs & shares_scale)) if bool(shares_scale.any()) else 0
+    is_on_scale = _choose(plain, packed)
+    for rows in plain.row_pieces(_PIECE):
+        shares_K = is_on_scale(rows)
+        num_shared = int(torch.count_nonzero(shares_K))
+        num_scales += shares_K.numel() - num_shared
+        if num_shared:
+            differs = plain.values(rows, plain.dtype) != packed.values(rows, plain.dtype)
+            num_codes += int(torch.count_nonzero(differs.view(-1, size)[shares_K]))
     return GridCounts(num_scales, num_codes)
+
+
+def _choose(plain: StoredMatrix, packed: StoredMatrix) -> Callable[[slice], Tensor]:
+    """Returns what tells of some rows which groups lie on the packed scale, [K] bool."""
+    assert packed.packing is not None
+    if plain.dtype is torch.bfloat16 and are_safe_powers(packed):
+        return partial(_are_on_powers, plain, packed)
+    return partial(_are_on_scales, plain, packed, _Grid(sorted(set(_numbers(packed.packing.element)))))
+
+
+def _are_on_powers(plain: StoredMatrix, packed: StoredMatrix, rows: slice) -> Tensor:
+    """Tells by bits which groups of bf16 are E2M1 under the packed powers of two: all products are normal numbers."""
+    assert packed.packing is not None
+    magnitude_KN = plain.parts[Part.NUMBERS][rows].contiguous().view(torch.int16).view(-1, packed.packing.tile_cols)
+    magnitude_KN = magnitude_KN & _MAGNITUDE
+    exponents_K1 = packed.parts[Part.SCALES][rows].view(torch.uint8).reshape(-1, 1).to(torch.int16)
+    from_half_KN = magnitude_KN - (exponents_K1 - 1 << _FRACTION_BITS)
+    # Rotated, so that what is not a whole number of steps is as large or negative as what is too large or too small.
+    steps_KN = (from_half_KN >> _HALF_BINADE).bitwise_or_(from_half_KN << 16 - _HALF_BINADE)
+    is_off_KN = (steps_KN < 0).logical_or_(steps_KN > 7).logical_or_(steps_KN == _NO_STEP)
+    return ~any_in_rows(is_off_KN.logical_and_(magnitude_KN != 0))
+
+
+def _are_on_scales(plain: StoredMatrix, packed: StoredMatrix, grid: _Grid, rows: slice) -> Tensor:
+    assert packed.packing is not None and plain.dtype is not None
+    wanted_KN = plain.values(rows).view(-1, packed.packing.tile_cols)
+    scales_K1 = packed.scales(rows).view(-1, 1)
+    nearest_KN = grid.round(wanted_KN / torch.where(scales_K1 == 0, 1.0, scales_K1))
+    return ~any_in_rows(nearest_KN.mul_(scales_K1).to(plain.dtype) != wanted_KN.to(plain.dtype))
 
 
 class _Grid:

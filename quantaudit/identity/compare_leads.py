@@ -47,6 +47,7 @@ class _Moving(Mismatch, Protocol):
 _SAMPLED = 1 << 15  # values of a layer
 _MOST_EXPERTS, _LEAST_ROWS, _MOST_ROWS = 4, 4, 16
 _PLACED_ROWS, _PLACED_COLS = 8, 32
+_FEW_PLACES = 32  # that differ: half of fewer is explained by chance
 _SQUARE = 128  # rows and columns: whole blocks of every bundled scheme
 _BLOCK_COLS = 1024
 _SEED = 20261130
@@ -75,14 +76,27 @@ class Between:
 
     def num_differing(self) -> int:
         """Returns the values of the layer that differ."""
-        return sum(record.num_values for records in self.records.values() for record in records.values())
+        return sum(self.by_matrix().values())
+
+    def by_matrix(self) -> dict[tuple[Projection, int], int]:
+        """Returns the values that differ, by projection and expert."""
+        return {(name, e): record.num_values for name, found in self.records.items() for e, record in found.items()}
+
+    def only(self, matrices: Collection[tuple[Projection, int]]) -> Between:
+        """Returns the layer as if nothing but these matrices differed."""
+        records = {
+            name: {e: one if (name, e) in matrices else one._replace(num_values=0, rows=()) for e, one in found.items()}
+            for name, found in self.records.items()
+        }
+        return replace(self, records=records)
 
 
 class Lead(NamedTuple):
-    """A mismatch, and the share of the difference that it seems to account for."""
+    """A mismatch, and the share of the difference that it seems to account for: in all, and in one expert at most."""
 
     finding: Finding
     estimate: float
+    somewhere: float
 
 
 class Both(NamedTuple):
@@ -107,6 +121,7 @@ class _Scores:
 
     def __init__(self) -> None:
         self._explained: dict[tuple[str, str], float] = {}
+        self._largest: dict[tuple[str, str], float] = {}
         self._variants: dict[tuple[str, str], tuple[About, Variant]] = {}
 
     def add(self, about: About, variant: Variant, before: int, after: int, num_values: int) -> None:
@@ -115,13 +130,15 @@ class _Scores:
         self._variants[key] = about, variant
         share = max(0.0, (before - after) / before) if before else 0.0
         self._explained[key] = self._explained.get(key, 0.0) + share * num_values
+        self._largest[key] = max(self._largest.get(key, 0.0), share if before >= _FEW_PLACES else 0.0)
 
     def leads(self, num_values: int) -> Iterator[Lead]:
         """Yields every variant that explains anything; `num_values` differ in all."""
         for key, explained in self._explained.items():
             about, variant = self._variants[key]
             if explained:
-                yield Lead(_finding(about, variant, explained / num_values), explained / num_values)
+                share = explained / num_values
+                yield Lead(_finding(about, variant, share), share, self._largest[key])
 
 
 def find_leads(layer: Between, only: Collection[str] = ()) -> list[Lead]:
@@ -134,7 +151,7 @@ def find_leads(layer: Between, only: Collection[str] = ()) -> list[Lead]:
     wanted = [m.ABOUT.name for m in MISMATCHES if not only or m.ABOUT.name in only]
     scores, cropped, total = _Scores(), list[dict[Projection, Both]](), 0
     squares: list[Lead] = []
-    experts = _choose_experts(layer)
+    experts = choose_experts(layer)
     width = sum(next(iter(tensor.matrices.values())).shape[1] for tensor in layer.known.values())
     num_rows = min(max(_SAMPLED // (len(experts) * width), _LEAST_ROWS), _MOST_ROWS)
     for expert in experts:
@@ -154,7 +171,8 @@ def find_leads(layer: Between, only: Collection[str] = ()) -> list[Lead]:
     return sorted(leads, key=lambda lead: (-lead.estimate, wanted.index(lead.finding.about.name)))
 
 
-def _choose_experts(layer: Between) -> list[int]:
+def choose_experts(layer: Between) -> list[int]:
+    """Returns the experts that are looked at: a few of those that differ, spread over them."""
     differing = layer.differing()
     width = sum(next(iter(tensor.matrices.values())).shape[1] for tensor in layer.known.values())
     most = min(max(_SAMPLED // (_LEAST_ROWS * width), 1), _MOST_EXPERTS, len(differing))
@@ -241,7 +259,7 @@ def _search(
     for mismatch in mismatches:
         found = mismatch.recognise(train, serve)
         if found is not None:
-            yield Lead(found, found.explains)
+            yield Lead(found, found.explains, found.largest_share)
 
 
 def _score_scales(scores: _Scores, pair: Both, rows_K: Tensor) -> None:
@@ -327,4 +345,5 @@ def _finding(about: About, variant: Variant, share: float) -> Finding:
         num_left=0,
         experts={},
         predict=variant.predict,
+        rewrite=variant.rewrite,
     )

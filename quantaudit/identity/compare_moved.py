@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from quantaudit.identity.compare_confirm import with_gained
 from quantaudit.identity.compare_leads import Between
 from quantaudit.identity.compare_record import Record, Sketch
 from quantaudit.identity.compare_values import count_values
@@ -48,11 +49,11 @@ def find_moved(layer: Between) -> Finding | None:
 def _find(layer: Between, way: _Way) -> Finding | None:
     candidates = {name: dict(_guess(records, way.part)) for name, records in layer.records.items()}
     possible = sum(layer.records[name][place].num_values for name, found in candidates.items() for place in found)
-    differing, explained = layer.num_differing(), 0
+    differing = layer.num_differing()
     if possible < CONVINCING * differing or not possible:
         return None
     order: dict[int, int] = {}
-    experts: dict[Projection, tuple[int, ...]] = {}
+    counted: dict[tuple[Projection, int], int] = {}
     for name, found in candidates.items():
         for place, others in found.items():
             matched = _match(layer, name, place, others[:_MOST_CANDIDATES], way)
@@ -61,19 +62,19 @@ def _find(layer: Between, way: _Way) -> Finding | None:
             order[place], num_left = matched
             gained = layer.records[name][place].num_values - num_left
             if gained > 0:
-                explained += gained
-                experts[name] = (*experts.get(name, ()), place)
-    if not explained:
+                counted[name, place] = gained
+    if not counted:
         return None
-    return Finding(
+    moved = Finding(
         about=ABOUT,
         train=way.train,
         serve=way.describe(order),
-        explains=explained / differing,
-        num_differing=differing,
-        num_left=differing - explained,
-        experts=experts,
+        explains=0.0,
+        num_differing=0,
+        num_left=0,
+        experts={},
     )
+    return with_gained(moved, counted, differing)
 
 
 def _guess(records: Mapping[int, Record], part: Callable[[Sketch], bytes]) -> Iterator[tuple[int, list[int]]]:

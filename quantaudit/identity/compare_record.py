@@ -35,12 +35,14 @@ class Record(NamedTuple):
         rows: A few of the rows that do.
         a: Sketch of the first side.
         b: Sketch of the second.
+        explains: Of a master and codes, the share of values that a scheme gives; `None` where none was looked for.
     """
 
     num_values: int
     rows: tuple[int, ...]
     a: Sketch
     b: Sketch
+    explains: float | None = None
 
 
 Records: TypeAlias = Mapping[str, Mapping[int, Record]]

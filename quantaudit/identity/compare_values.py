@@ -1,12 +1,9 @@
 """In how many values and codes two matrices differ, by how much at most, and where first; only that is decoded.
 
 Matrices of one packing are compared as they lie: a group of equal bytes under an equal scale holds equal values. Where
-codes are E2M1 and scales powers of two, groups of equal codes under other scales need no decoding either. As long as
-all values are normal numbers of fp32,
-
-    code * 2^p != code * 2^q    for every code but zero, |p - q| * 2^23 ulps apart.
-
-Everything else is decoded: the groups that differ, or some rows at a time where both sides are written in other ways.
+codes are E2M1 and scales powers of two, groups that differ in codes or in scales alone need no decoding either, see
+`compare_powers`. Everything else is decoded: the groups that differ, or some rows at a time where both sides are
+written in other ways.
 
 Shape suffixes: R rows, C columns, G groups of a row, K groups of some rows, N members of a group, W words of a group.
 """
@@ -16,25 +13,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from quantaudit.core.comparison import FirstDifference
-from quantaudit.core.format import E2M1
 from quantaudit.core.scheme import Layout
+from quantaudit.identity.compare_powers import (
+    are_safe_powers,
+    count_nibbles,
+    count_unequal,
+    count_unequal_scales,
+    may_exceed,
+)
 from quantaudit.identity.differences import number_of
 from quantaudit.identity.layouts.stored import Part, ScaleKind, StoredMatrix
 
 MOST_ROWS = 16  # that are remembered of those that differ
-_PIECE = 1 << 17  # values at a time of matrices of one packing
+_PIECE = 1 << 18  # values at a time of matrices of one packing
 _WORD = 8  # bytes
 _FEW_WORDS = 8
-_MANTISSA_BITS = 23
-# Under these E8M0 codes .5 and 6 are normal numbers of fp32.
-_LEAST_SCALE, _LARGEST_SCALE = 2, 252
-_LOWEST_BITS = 0x1111111111111111
-_MAGNITUDES = 0x7777777777777777
+_FEW_GROUPS = 64  # that are decoded to find the first value that differs
 _SEED = 20261130
 
 
@@ -65,6 +65,15 @@ class Tally:
         return tuple(sorted(rows[drawn].tolist()))
 
 
+class _First(NamedTuple):
+    """A value of both sides, and the group and the member of it that it is."""
+
+    group: int
+    member: int
+    a: Tensor
+    b: Tensor
+
+
 def count_values(a: StoredMatrix, b: StoredMatrix) -> Tally:
     """Compares the values and codes of two matrices of one shape, all finite and readable."""
     tally = Tally(codes=0 if are_one_format(a, b) else None)
@@ -73,7 +82,7 @@ def count_values(a: StoredMatrix, b: StoredMatrix) -> Tally:
             _add_rows(tally, a, b, rows)
         return tally
     is_grouped = can_group(a)
-    is_power = is_grouped and _are_safe_powers(a) and _are_safe_powers(b)
+    is_power = is_grouped and are_safe_powers(a) and are_safe_powers(b)
     for rows in a.row_pieces(_PIECE):
         if _has_equal_rows(a, b, rows):
             continue
@@ -110,6 +119,12 @@ def has_equal_bits(x: Tensor, y: Tensor) -> bool:
     return torch.equal(*words) and torch.equal(left[whole:], right[whole:])
 
 
+def any_in_rows(is_RC: Tensor) -> Tensor:
+    """Returns which rows of a bool tensor have any, [R]: by words of eight where they lie so, which is faster."""
+    lies_so = is_RC.shape[1] % _WORD == 0 and is_RC.storage_offset() % _WORD == 0 and is_RC.is_contiguous()
+    return (is_RC.view(torch.int64) != 0).any(1) if lies_so else is_RC.any(1)
+
+
 def ulps_between(a: Tensor, b: Tensor) -> int:
     """Returns the largest distance of two finite tensors of one dtype, in steps of that dtype."""
     if a.numel() == 0:
@@ -139,7 +154,7 @@ def _add_rows(tally: Tally, a: StoredMatrix, b: StoredMatrix, rows: slice) -> No
     tally.values += count
     # Numbers that differ but round to one number of the coarser format are one ulp apart at most.
     tally.ulps = max(tally.ulps, 1, ulps_between(left.to(ulps_in), right.to(ulps_in)))
-    tally.rows.append(differs_RC.any(1).nonzero().flatten() + rows.start)
+    tally.rows.append(any_in_rows(differs_RC).nonzero().flatten() + rows.start)
     if tally.first is None:
         row, col = (int(i) for i in differs_RC.nonzero()[0])
         tally.first = describe_first(a, b, (rows.start + row, col), left[row, col], right[row, col])
@@ -154,42 +169,71 @@ def _add_groups(tally: Tally, a: StoredMatrix, b: StoredMatrix, rows: slice, *, 
     is_other_K = is_code_K | is_scale_K
     num_groups = a.shape[1] // a.packing.tile_cols
     tally.rows.append(is_other_K.view(-1, num_groups).any(1).nonzero().flatten() + rows.start)
-    if is_power and tally.first is not None:
-        _add_scales(tally, left, right, is_scale_K & ~is_code_K)
-        is_other_K = is_code_K
-    chosen_K = is_other_K.nonzero().flatten()
+    is_decoded_K = is_other_K
+    if is_power:
+        if bool(is_scale_K.any()):
+            _add_scales(tally, left, right, is_scale_K & ~is_code_K)
+        _add_codes(tally, left, right, words_KW, is_code_K & ~is_scale_K)
+        is_decoded_K = is_code_K & is_scale_K
+    _add_decoded(tally, left, right, words_KW, is_decoded_K.nonzero().flatten())
+    if tally.first is None and tally.values:
+        found = _find_first(left, right, is_other_K.nonzero().flatten())
+        row, group = divmod(found.group, num_groups)
+        place = rows.start + row, group * a.packing.tile_cols + found.member
+        tally.first = describe_first(a, b, place, found.a, found.b)
+
+
+def _add_decoded(tally: Tally, a: StoredMatrix, b: StoredMatrix, words_KW: Tensor, chosen_K: Tensor) -> None:
+    """Decodes some groups of both sides and compares them."""
+    assert tally.codes is not None and a.packing is not None
+    bits = a.packing.element.bits
     if not len(chosen_K):
         return
-    if len(chosen_K) < left.shape[0]:
-        left, right, words_KW = _take(left, chosen_K), _take(right, chosen_K), words_KW[chosen_K]
-    assert tally.codes is not None
-    tally.codes += _count_codes(words_KW, a.packing.element.bits)
-    everything = slice(0, left.shape[0])
-    left_KN, right_KN = left.values(everything), right.values(everything)
-    differs_KN = left_KN != right_KN
-    count = int(torch.count_nonzero(differs_KN))
-    if not count:
-        return
-    tally.values += count
-    tally.ulps = max(tally.ulps, ulps_between(left_KN, right_KN))
-    if tally.first is None:
-        at, member = (int(i) for i in differs_KN.nonzero()[0])
-        row, group = divmod(int(chosen_K[at]), num_groups)
-        place = rows.start + row, group * a.packing.tile_cols + member
-        tally.first = describe_first(a, b, place, left_KN[at, member], right_KN[at, member])
+    if len(chosen_K) < a.shape[0]:
+        a, b, words_KW = _take(a, chosen_K), _take(b, chosen_K), words_KW[chosen_K]
+    tally.codes += _count_codes(words_KW, bits)
+    everything = slice(0, len(chosen_K))
+    a_KN, b_KN = a.values(everything), b.values(everything)
+    count = int(torch.count_nonzero(a_KN != b_KN))
+    if count:
+        tally.values += count
+        tally.ulps = max(tally.ulps, ulps_between(a_KN, b_KN))
+
+
+def _find_first(a: StoredMatrix, b: StoredMatrix, chosen_K: Tensor) -> _First:
+    """Returns the first value that differs in the chosen groups; there is one."""
+    for few_K in chosen_K.split(_FEW_GROUPS):
+        everything = slice(0, len(few_K))
+        a_KN, b_KN = _take(a, few_K).values(everything), _take(b, few_K).values(everything)
+        differs_KN = a_KN != b_KN
+        if bool(differs_KN.any()):
+            at, member = (int(i) for i in differs_KN.nonzero()[0])
+            return _First(int(few_K[at]), member, a_KN[at, member], b_KN[at, member])
+    raise AssertionError("no value differs")
 
 
 def _add_scales(tally: Tally, a: StoredMatrix, b: StoredMatrix, is_scale_K: Tensor) -> None:
     """Counts groups of equal codes under other powers of two."""
-    magnitudes_KW = _code_words(a) & _MAGNITUDES
-    num_nonzero_K = torch.where(is_scale_K, _count_nibbles(magnitudes_KW), 0)
-    count = int(num_nonzero_K.sum())
-    if not count:
-        return
+    a_K, b_K = (side.parts[Part.SCALES].view(torch.uint8).flatten() for side in (a, b))
+    count, ulps = count_unequal_scales(_code_words(a), a_K, b_K, is_scale_K)
     tally.values += count
-    exponents = (side.parts[Part.SCALES].view(torch.uint8).flatten().to(torch.int32) for side in (a, b))
-    distance_K = torch.sub(*exponents).abs()
-    tally.ulps = max(tally.ulps, int(torch.where(num_nonzero_K > 0, distance_K, 0).amax()) << _MANTISSA_BITS)
+    tally.ulps = max(tally.ulps, ulps)
+
+
+def _add_codes(tally: Tally, a: StoredMatrix, b: StoredMatrix, words_KW: Tensor, is_code_K: Tensor) -> None:
+    """Counts groups of other codes under equal powers of two, and decodes those that may hold the largest distance."""
+    assert tally.codes is not None
+    chosen_K = is_code_K.nonzero().flatten()
+    if not len(chosen_K):
+        return
+    if len(chosen_K) < len(words_KW):
+        a, b, words_KW = _take(a, chosen_K), _take(b, chosen_K), words_KW[chosen_K]
+    tally.codes += int(count_nibbles(words_KW).sum())
+    tally.values += count_unequal(words_KW, _code_words(a) | _code_words(b))
+    far_K = may_exceed(a.parts[Part.SCALES].view(torch.uint8).flatten(), tally.ulps).nonzero().flatten()
+    if len(far_K):
+        everything = slice(0, len(far_K))
+        tally.ulps = max(tally.ulps, ulps_between(*(_take(side, far_K).values(everything) for side in (a, b))))
 
 
 def describe_first(
@@ -247,15 +291,6 @@ def can_group(matrix: StoredMatrix) -> bool:
     return is_full and codes.shape[-1] % num_groups == 0 and not is_split and packing.element.bits in (4, 8)
 
 
-def _are_safe_powers(matrix: StoredMatrix) -> bool:
-    """Tells whether a matrix holds E2M1 under powers of two that leave every value a normal number."""
-    assert matrix.packing is not None
-    if matrix.packing.element != E2M1 or matrix.packing.scale is not ScaleKind.E8M0:
-        return False
-    least, largest = matrix.parts[Part.SCALES].view(torch.uint8).aminmax()
-    return int(least) >= _LEAST_SCALE and int(largest) <= _LARGEST_SCALE
-
-
 def as_groups(matrix: StoredMatrix, rows: slice) -> StoredMatrix:
     """Returns the groups of some rows as a matrix of one group a row."""
     assert matrix.packing is not None
@@ -303,18 +338,7 @@ def _count_codes(words_KW: Tensor, bits: int) -> int:
     """Counts the codes that differ, given both sides' words combined by exclusive or."""
     if bits == 8:
         return int(torch.count_nonzero(words_KW.view(torch.uint8)))
-    return int(_count_nibbles(words_KW).sum())
-
-
-def _count_nibbles(words_KW: Tensor) -> Tensor:
-    """Counts the nibbles of every group that are not zero, [K] int64."""
-    if words_KW.dtype == torch.uint8:
-        return (words_KW & 15 != 0).sum(1) + (words_KW >> 4 != 0).sum(1)
-    pairs = words_KW | words_KW >> 1
-    lowest = (pairs | pairs >> 2) & _LOWEST_BITS
-    in_bytes = (lowest + (lowest >> 4)) & 0x0F0F0F0F0F0F0F0F
-    counts_KW = (in_bytes * 0x0101010101010101) >> 56
-    return reduce(torch.add, counts_KW.unbind(1)) if counts_KW.shape[1] <= _FEW_WORDS else counts_KW.sum(1)
+    return int(count_nibbles(words_KW).sum())
 
 
 def _bits(x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from quantaudit.identity.mismatches import (
 from quantaudit.identity.mismatches.protocol import Finding, Layer, Mismatch
 from quantaudit.identity.mismatches.registry import MISMATCHES, search_mismatches
 from quantaudit.identity.mismatches.sampling import SAMPLE_ROWS, quantizes_by_rows
-from quantaudit.identity.mismatches.scoring import in_full, num_differing
+from quantaudit.identity.mismatches.scoring import count_differing, in_full, num_differing
 from quantaudit.numerics import fused_fake_quantize
 
 LARGE = 1 << 21  # values of a layer, beyond which rows are drawn
@@ -153,8 +153,8 @@ def _across_rows(scheme: Scheme) -> tuple[Mismatch, ...]:
 
 def _search_band(scheme: Scheme, pairs: Pairs, train: Layer, serve: Layer) -> Iterator[Finding]:
     """Yields, counted on every value, what a band of whole blocks shows."""
-    band = _take_band(pairs, scheme)
-    if band is None or not quantizes_by_rows(scheme):
+    band = _take_band(pairs, train, serve) if quantizes_by_rows(scheme) else None
+    if band is None:
         return
     part_train, part_serve = train_layer(band, scheme), serve_layer(band)
     for mismatch in _IN_BLOCKS if _has_own_rows(scheme) else MISMATCHES:
@@ -221,21 +221,29 @@ def _count_by_row(pair: Pair, scheme: Scheme) -> Tensor:
     return differs.sum(-1) if differs.dim() < 3 else differs.sum((0, -1))
 
 
-def _take_band(pairs: Pairs, scheme: Scheme) -> Pairs | None:
-    """Returns the first whole blocks of every weight of a few experts; `None` where they are not whole."""
+def _take_band(pairs: Pairs, train: Layer, serve: Layer) -> Pairs | None:
+    """Returns the first whole blocks of the experts that differ most; `None` where a weight has none."""
     if any(p.master.shape != p.served.shape or p.master.shape[-2] < SAMPLE_ROWS for p in pairs.values()):
         return None
     rows = torch.arange(SAMPLE_ROWS)
     width = sum(pair.master.shape[-1] for pair in pairs.values())
     most = max(1, _BAND // (SAMPLE_ROWS * width))
-    return {name: _few_experts(_take(pair, rows), most) for name, pair in pairs.items()}
+    stacks = [name for name, pair in pairs.items() if pair.master.dim() > 2]
+    if all(len(pairs[name].master) <= most for name in stacks):
+        return {name: _take(pair, rows) for name, pair in pairs.items()}
+    differing_E = sum(count_differing(train[name].values, serve[name].values) for name in stacks)
+    assert isinstance(differing_E, Tensor)
+    experts_K = differing_E.topk(most).indices.sort().values
+    return {name: _take_experts(_take(pair, rows), experts_K) for name, pair in pairs.items()}
 
 
-def _few_experts(pair: Pair, most: int) -> Pair:
+def _take_experts(pair: Pair, experts_K: Tensor) -> Pair:
     if pair.master.dim() < 3:
         return pair
     return Pair(
-        master=pair.master[:most], served=pair.served[:most], earlier=tuple(master[:most] for master in pair.earlier)
+        master=pair.master[experts_K],
+        served=pair.served[experts_K],
+        earlier=tuple(master[experts_K] for master in pair.earlier),
     )
 
 

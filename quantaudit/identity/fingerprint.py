@@ -127,7 +127,7 @@ def _value_leaf(
             fix="leave out --scheme, or give the scheme it is stored in; quantizing twice is never done silently",
         )
     num_values = matrix.shape[0] * matrix.shape[1]
-    if can_fuse(matrix) and is_worth_compiling("values", num_values):
+    if can_fuse(matrix) and is_worth_compiling("codes", num_values):
         fused = leaf_of_codes(matrix, first_row, _DTYPES[request.decoded_to])
         if fused is not None:
             return fused

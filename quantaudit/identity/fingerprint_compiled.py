@@ -3,8 +3,8 @@
 Measured on one core: decoding and summing a 4-bit code costs 21 ns eagerly and .8 ns compiled, a plain value 5.8 and
 .7 ns, four stored bytes 3.5 and .6 ns. The first compilation costs 14 s, 4 s where the machine has compiled it before.
 So words are counted, and a compiler is called once eager code has cost what compiling does where nothing is kept:
-14 s / 20 ns = 2^29.4 codes, 2^31.4 plain values, 2^32.2 words of bytes. A code that was not compiled counts twice, when
-its matrix is asked about and when it is summed. Without a compiler, eager code does all of it.
+14 s / 20 ns = 2^29.4 codes, 2^31.4 plain values, 2^32.2 words of bytes. Codes are counted by themselves, once, and
+those that eager code sums also as the values that it sums. Without a compiler, eager code does all of it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor
 from quantaudit.hooks.leaf import PIECE, Summer, sum_value_words, sum_words
 from quantaudit.numerics.compiler import compile_exactly, record_failure, why_eager
 
-COMPILE_AFTER = {"values": 1 << 30, "bytes": 1 << 32}
+COMPILE_AFTER = {"codes": 1 << 30, "values": 1 << 30, "bytes": 1 << 32}
 COMPILED_PIECE = 1 << 20  # worth the 70 us of calling compiled code
 
 _Sum: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-_spent = {"values": 0, "bytes": 0}
+_spent = dict.fromkeys(COMPILE_AFTER, 0)
 
 
 def choose_value_sum(num_words: int, *, compile_after: int = COMPILE_AFTER["values"]) -> Summer:
@@ -45,7 +45,7 @@ def choose_byte_sum(num_words: int, *, compile_after: int = COMPILE_AFTER["bytes
 
 
 def is_worth_compiling(kind: str, num_words: int, compile_after: int | None = None) -> bool:
-    """Counts words of "values" or "bytes", and says whether a compiler should take them over."""
+    """Counts words of "codes", "values" or "bytes", and says whether a compiler should take them over."""
     _spent[kind] += num_words
     return _spent[kind] > (COMPILE_AFTER[kind] if compile_after is None else compile_after) and why_eager("cpu") is None
 

@@ -28,13 +28,13 @@ def test_what_explains_one_layer_is_asked_first_of_the_others(
     is_large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, ...]] = []
-    search = compare_between.search_between
+    search = compare_between.search_layer
 
-    def recorded(layer: Between, only: dict[str, float] | tuple[str, ...] = ()) -> Finding | None:
+    def recorded(layer: Between, only: dict[str, float] | tuple[str, ...] = ()) -> list[Finding]:
         asked.append(tuple(only))
         return search(layer, only)
 
-    monkeypatch.setattr(compare_diagnosis, "search_between", recorded)
+    monkeypatch.setattr(compare_diagnosis, "search_layer", recorded)
     if is_large:
         monkeypatch.setattr(compare_between, "LARGE", 1)
     a, b = dict[str, Tensor](), dict[str, Tensor]()
@@ -52,7 +52,12 @@ def test_what_explains_one_layer_is_asked_first_of_the_others(
 
 def test_layers_that_nothing_explains_are_soon_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(compare_diagnosis, "search_between", lambda layer: asked.append(1))
+
+    def nothing(layer: Between) -> list[Finding]:
+        asked.append(1)
+        return []
+
+    monkeypatch.setattr(compare_diagnosis, "search_layer", nothing)
     sides = [
         {
             name: part

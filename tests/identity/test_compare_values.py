@@ -160,6 +160,45 @@ def test_other_scales_of_equal_codes_are_counted_without_decoding(monkeypatch: p
     assert sum(decoded) == 2 * COLS // 32 and tally.ulps == 1 << 23
 
 
+@pytest.mark.parametrize("exponents", [(140, 130, 120), (120, 130, 140), (3, 128, 252), (252, 3, 250)])
+def test_the_largest_distance_is_found_under_any_scale(
+    exponents: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours under the largest scale, numbers of opposite signs under others, zeros of both signs anywhere."""
+    monkeypatch.setattr(compare_values, "_PIECE", COLS)
+    a = MATRICES["mxfp4"]()
+    scales, codes = (a.parts[part].clone() for part in (Part.SCALES, Part.CODES))
+    for first, exponent in enumerate(exponents):
+        scales[first::3] = exponent
+    other = codes.clone()
+    is_largest = (scales == max(exponents)).repeat_interleave(16, dim=1)
+    other[is_largest] ^= 0x11
+    other[~is_largest] ^= 0x88
+    a = replace(a, parts={**a.parts, Part.SCALES: scales})
+    assert_decoded_alike(a, replace(a, parts={**a.parts, Part.CODES: other}))
+    assert_decoded_alike(a, replace(a, parts={**a.parts, Part.CODES: codes ^ 0x88}))
+
+
+@pytest.mark.parametrize("size", [32, 12])
+def test_other_codes_of_equal_scales_are_hardly_decoded(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_values, "_PIECE", COLS)
+    a = packed(E2M1, Layout.LOW_NIBBLE_FIRST, ScaleKind.E8M0, size)
+    scales = torch.full_like(a.parts[Part.SCALES], 120)
+    scales[0] = 130
+    a = replace(a, parts={**a.parts, Part.SCALES: scales})
+    b = with_part(a, Part.CODES, lambda codes: codes ^ 0x88)
+    decoded = []
+    values = StoredMatrix.values
+
+    def counted(self: StoredMatrix, rows: slice, dtype: torch.dtype = torch.float32) -> Tensor:
+        decoded.append((rows.stop - rows.start) * self.shape[1])
+        return values(self, rows, dtype)
+
+    monkeypatch.setattr(StoredMatrix, "values", counted)
+    assert count_values(a, b).values == int((a.codes(slice(0, ROWS)) & 7 > 0).sum())
+    assert sum(decoded) == 2 * 2 * COLS  # the first row: once as the first that differs, once for its largest scales
+
+
 def test_distances_of_opposite_signs_do_not_overflow() -> None:
     largest = torch.tensor([torch.finfo(torch.float32).max, 1.0, -0.0])
     assert ulps_between(largest, torch.tensor([-largest[0], 1.5, 0.0])) == 2 * 0x7F7FFFFF

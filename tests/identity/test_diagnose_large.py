@@ -72,6 +72,18 @@ def test_a_fault_of_the_last_expert_is_found_by_the_rows_that_differ() -> None:
     assert found.experts[Projection.DOWN] == (3,)
 
 
+@pytest.mark.parametrize("expert", [0, 5])
+def test_blocks_are_cut_from_the_experts_that_differ(expert: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnose_large, "_BAND", 1)  # a single expert
+    stack = torch.randn(6, 128, 256, generator=torch.Generator().manual_seed(4))
+    stack[:, 64] *= 4096  # so that other rows alone are quantized otherwise
+    served = fake_quantize(stack, EVEN)
+    served[expert] = fake_quantize(fake_quantize(stack[expert], get_scheme("fp8-block128")), EVEN)
+    found = diagnose.diagnose({Projection.DOWN: Pair(master=stack, served=served)}, SCHEMES[:2])
+    assert found is not None and found.num_left == 0 and found.found.mismatch == "quantized-twice"
+    assert found.experts[Projection.DOWN] == (expert,)
+
+
 def test_a_fault_that_explains_under_half_is_named_with_its_share() -> None:
     stack = MASTER.view(4, 64, 256)
     stored = quantize(stack, EVEN)

@@ -10,9 +10,13 @@ from quantaudit.core.comparison import Encoding
 from quantaudit.core.format import E2M1, INT4, Format
 from quantaudit.core.scheme import Layout
 from quantaudit.hooks.leaf import Leaf, leaf_of_values
+from quantaudit.identity import fingerprint, fingerprint_compiled
+from quantaudit.identity.fingerprint_compiled import forget_words
 from quantaudit.identity.fingerprint_fused import can_fuse, leaf_of_codes, make_sum
+from quantaudit.identity.layouts.logical import MatrixSource
 from quantaudit.identity.layouts.stored import Packing, Part, ScaleKind, StoredMatrix
 from quantaudit.numerics import pack
+from quantaudit.numerics.compiler import why_eager
 
 ROWS, COLS = 256, 64
 PAIRS = Layout.LOW_NIBBLE_FIRST
@@ -88,6 +92,29 @@ def test_what_is_not_read_is_refused() -> None:
     odd = StoredMatrix(encoding=whole.encoding, shape=(ROWS, COLS - 1), parts=whole.parts, packing=whole.packing)
     plain = StoredMatrix(encoding=Encoding.PLAIN, shape=(1, 2), parts={Part.NUMBERS: torch.zeros(1, 2)})
     assert not can_fuse(odd) and not can_fuse(plain)
+
+
+@pytest.mark.skipif(why_eager("cpu") is not None, reason="there is no compiler")
+def test_a_code_counts_once_towards_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, fused = matrix(), []
+    source = MatrixSource(
+        label="", encoding=whole.encoding, storage="", shape=whole.shape, num_bytes=0, read=lambda: whole
+    )
+
+    def digest(stored: StoredMatrix, first_row: int, dtype: torch.dtype) -> Leaf:
+        fused.append(first_row)
+        return Leaf()
+
+    monkeypatch.setattr(fingerprint, "leaf_of_codes", digest)
+    for kind in fingerprint_compiled.COMPILE_AFTER:
+        monkeypatch.setitem(fingerprint_compiled.COMPILE_AFTER, kind, 3 * ROWS * COLS)
+    forget_words()
+    try:
+        for number in range(5):
+            fingerprint._value_leaf(whole, source, number, None, fingerprint.Request())
+    finally:
+        forget_words()
+    assert fused == [3, 4]  # after as many codes as three matrices hold
 
 
 @pytest.mark.slow

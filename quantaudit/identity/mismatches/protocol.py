@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from torch import Tensor
 
 from quantaudit.core.scheme import Scheme
+from quantaudit.identity.layouts.stored import StoredMatrix
 from quantaudit.numerics.reference import QuantizedTensor
 
 LEAST_EXPLAINED = 0.05  # less than this is what unrelated faults have in common by chance
@@ -94,6 +95,9 @@ class Places(NamedTuple):
 # of that projection stay, or it is not the matrix that they move in.
 Locate: TypeAlias = Callable[[Places, tuple[int, int]], Places | None]
 
+# Makes a matrix that the server holds of one as the trainer stores it; `None` where its layout does not allow that.
+Rewrite: TypeAlias = Callable[[StoredMatrix], StoredMatrix | None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
@@ -126,7 +130,9 @@ class Finding:
         experts: Experts that it touches, by projection; (0,) for a single matrix.
         predict: Makes the server's layer from the trainer's; `None` where it needs more than these.
         is_by_rows: Whether it makes any rows from the same rows alone.
+        rewrite: Makes single matrices as `predict` does, without decoding; `None` where it needs more than these.
         largest_share: Of what differs in one expert, the share that it accounts for there, where that is largest.
+        gained: Values that it accounts for, by projection and expert, where these were counted apart.
     """
 
     about: About
@@ -138,7 +144,9 @@ class Finding:
     experts: Mapping[Projection, tuple[int, ...]]
     predict: Callable[[Layer], Layer | None] | None = field(default=None, repr=False, compare=False)
     is_by_rows: bool = False
+    rewrite: Rewrite | None = field(default=None, repr=False, compare=False)
     largest_share: float = 0.0
+    gained: Mapping[tuple[Projection, int], int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_convincing(self) -> bool:

@@ -1,7 +1,7 @@
 """How much of what differs a prediction accounts for, expert by expert; see `protocol` for the equation.
 
 Values are compared in the narrower dtype of both sides; +0 equals -0, and NaN equals NaN. Of the variants that predict
-row by row, only the one that accounts for most of a sample of rows is predicted in full.
+row by row, only those that account for most of a sample of rows are predicted in full.
 
 Shape suffixes: E experts.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quantaudit.identity.mismatches.protocol import LEAST_EXPLAINED, About, Finding, Layer, Locate, Projection
+from quantaudit.identity.mismatches.protocol import LEAST_EXPLAINED, About, Finding, Layer, Locate, Projection, Rewrite
 from quantaudit.identity.mismatches.sampling import sample_rows
 
 _FEW_VALUES = 64  # of an expert: half of fewer is explained by chance
@@ -30,6 +30,7 @@ class Variant(NamedTuple):
         predict: Returns the layer that the server would hold; `None` where this cannot happen.
         is_by_rows: Whether it predicts every row from that row alone.
         locate: Where values come from, if it does nothing but move them.
+        rewrite: Makes one stored matrix of another, where that needs no decoding.
     """
 
     train: str
@@ -37,6 +38,7 @@ class Variant(NamedTuple):
     predict: Callable[[Layer], Layer | None]
     is_by_rows: bool = False
     locate: Locate | None = None
+    rewrite: Rewrite | None = None
 
 
 class _Score(NamedTuple):
@@ -91,9 +93,16 @@ def _screened(train: Layer, serve: Layer, variants: list[Variant]) -> list[Varia
     sample = sample_rows(train, serve) if any(variant.is_by_rows for variant in variants) else None
     if sample is None or num_differing(*sample) == 0:
         return variants
-    found = _leading(*sample, [variant for variant in variants if variant.is_by_rows])
-    kept = [] if found is None else [found.variant]
-    return kept + [variant for variant in variants if not variant.is_by_rows]
+    before, (sampled, served) = _differing(*sample), sample
+    scores: dict[int, int] = {}
+    for place, variant in enumerate(variants):
+        predicted = variant.predict(sampled) if variant.is_by_rows else None
+        if predicted is not None:
+            scores[place] = _score(before, served, predicted).explained
+    most = max(scores.values(), default=0)
+    # Several may account for all of a sample and not for all there is.
+    leading = [variants[place] for place, score in scores.items() if score == most > 0]
+    return leading + [variant for variant in variants if not variant.is_by_rows]
 
 
 def _leading(train: Layer, serve: Layer, variants: list[Variant]) -> _Scored | None:
@@ -143,6 +152,7 @@ def _finding(about: About, variant: Variant, score: _Score) -> Finding:
         experts=score.experts,
         predict=variant.predict,
         is_by_rows=variant.is_by_rows,
+        rewrite=variant.rewrite,
         largest_share=score.largest_share,
     )
 
