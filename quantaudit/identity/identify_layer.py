@@ -5,8 +5,9 @@ Shape suffixes: E experts, R rows, C columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from quantaudit.core.identification import Standing, TensorIdentification, descr
 from quantaudit.core.scheme import ExponentScale, Scheme, Tie
 from quantaudit.identity.diagnose import Diagnosed, diagnose, find_latent
 from quantaudit.identity.histogram import judge_codes, read_codes
+from quantaudit.identity.identify_tensor import Both, Described, identify_tensor
 from quantaudit.identity.layer_pair import Pair
 from quantaudit.identity.layouts.logical import LogicalTensor
 from quantaudit.identity.layouts.stored import StoredMatrix
@@ -28,6 +30,7 @@ from quantaudit.numerics.reference import INPUT_DTYPES
 
 MOST_VALUES = 1 << 26  # of a layer, at four bytes and some copies; beyond it only the first experts are looked at
 _MOST_GUESSES = 6
+_MOST_LOOKED_AT = 8  # matrices of a tensor whose scheme is looked for in other sources
 _USUAL = ("mxfp4-even", "mxfp4-rceil", "mxfp4-floor", "int4-g32-div7", "int4-g32-div7.5", "fp8-block128")
 
 
@@ -47,19 +50,20 @@ class Sides:
 
 
 def diagnose_layer(
-    sides: Mapping[Projection, Sides], likely: Iterable[Scheme]
+    sides: Mapping[Projection, Sides], likely: Iterable[Scheme], near: Iterable[Scheme] = ()
 ) -> tuple[Diagnosed | None, Mapping[Projection, Pair]]:
     """Searches the mismatches of a layer.
 
     Args:
         sides: Its projections, or a single tensor.
-        likely: Schemes that the search came nearest with.
+        likely: Schemes that give nearly all of a tensor here, or all of one elsewhere.
+        near: Schemes that the search came nearest with here.
 
     Returns:
         What was found, and the weights it was found in.
     """
     pairs = {name: read_pair(both, len(sides)) for name, both in sides.items()}
-    return diagnose(pairs, _guess(sides, likely)), pairs
+    return diagnose(pairs, _guess(sides, likely, near)), pairs
 
 
 def read_pair(both: Sides, num_tensors: int) -> Pair:
@@ -104,15 +108,39 @@ def name_latent(sides: Mapping[Projection, Sides], scheme: Scheme) -> tuple[str,
     return find_latent({name: read_pair(both, len(sides)) for name, both in sides.items()}, scheme)
 
 
-def _guess(sides: Mapping[Projection, Sides], likely: Iterable[Scheme]) -> list[Scheme]:
+def _guess(sides: Mapping[Projection, Sides], likely: Iterable[Scheme], near: Iterable[Scheme]) -> list[Scheme]:
     """Lists schemes that the trainer may have meant, the likeliest first."""
     guesses = {scheme.name: scheme for scheme in likely}
     both = next(iter(sides.values()))
     number = next(iter(both.served.matrices))
     stored, master = both.served.matrices[number].read(), both.master.matrices[number].read()
+    if not guesses:
+        guesses = {scheme.name: scheme for scheme in _from_other_sources(both)}
+    guesses |= {scheme.name: scheme for scheme in near if scheme.name not in guesses}
     names = list(_USUAL) if stored.packing is None else _names_like(stored, master)
     guesses |= {name: get_scheme(name) for name in names if name not in guesses}
     return list(guesses.values())[:_MOST_GUESSES]
+
+
+def _from_other_sources(both: Sides) -> Iterator[Scheme]:
+    """Yields schemes that give a tensor exactly from earlier masters, or from its masters in another dtype."""
+    numbers = list(both.served.matrices)[:_MOST_LOOKED_AT]
+    is_wide = all(both.master.matrices[number].read().dtype == torch.float32 for number in numbers)
+    known = [tensor for tensor in both.earlier if all(number in tensor.matrices for number in numbers)]
+    sources: list[tuple[LogicalTensor, torch.dtype | None]] = [(tensor, None) for tensor in known]
+    sources += [(both.master, dtype) for dtype in (torch.bfloat16, torch.float16) if is_wide]
+    for tensor, dtype in sources:
+        readers = {number: partial(_read_from, tensor, dtype, both.served, number) for number in numbers}
+        if any(tensor.matrices[number].shape != both.served.matrices[number].shape for number in numbers):
+            continue
+        found = identify_tensor(Described(name="", shape=tensor.matrices[numbers[0]].shape, storage=""), readers)
+        if found.tensor.standing is Standing.EXPLAINED and found.scheme is not None:
+            yield found.scheme
+
+
+def _read_from(source: LogicalTensor, dtype: torch.dtype | None, served: LogicalTensor, number: int) -> Both:
+    values = _decoded(source.matrices[number].read())
+    return Both(values if dtype is None else values.to(dtype).float(), read_served(served.matrices[number].read()))
 
 
 def _names_like(stored: StoredMatrix, master: StoredMatrix) -> list[str]:

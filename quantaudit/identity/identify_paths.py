@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ Progress = Callable[[str, int, int], None]
 
 _EXPERTS = re.compile(r"^(.*\.experts)\.(gate|up|down)$")
 _NEARLY_ALL = 0.9
+_MORE_THAN_HALF = 0.5
 _FAULTY = (Standing.PARTLY, Standing.UNKNOWN)
 
 
@@ -162,6 +163,10 @@ def _problem(served: LogicalTensor, master: LogicalTensor) -> str:
     unreadable = [s.encoding for t in (served, master) for s in t.matrices.values() if not _is_readable(s)]
     if unreadable:
         return f"it is stored as {unreadable[0]}, which holds no numbers that can be read"
+    for whose, tensor in (("experts", served), ("masters", master)):
+        shapes = {tensor.matrices[n].shape for n in served.matrices}
+        if len(shapes) > 1:
+            return f"its {whose} have several shapes, {' and '.join(str(list(one)) for one in sorted(shapes)[:2])}"
     for n, source in served.matrices.items():
         if sorted(source.shape) != sorted(master.matrices[n].shape):
             return f"served as {list(source.shape)}, the master is {list(master.matrices[n].shape)}"
@@ -183,7 +188,7 @@ def _diagnose_all(
         schemes = [scheme for name in names.values() if (scheme := _trusted(found[name])) is not None]
         faulty = [name for name in names.values() if _is_faulty(tensors[name])]
         if faulty:
-            diagnosed, _ = diagnose_layer(layer, [*schemes, *_schemes_of(found)])
+            diagnosed, _ = diagnose_layer(layer, [*schemes, *_schemes_of(found)], _near(found, names.values()))
             if diagnosed is not None and _is_better(diagnosed, [tensors[name] for name in names.values()]):
                 tensors.update({name: apply_diagnosis(tensors[name], diagnosed) for name in faulty})
         elif schemes:
@@ -208,6 +213,16 @@ def _trusted(identified: Identified) -> Scheme | None:
     """Returns the scheme of a tensor if it gives nearly all of it: one that gives less is what chance left."""
     explains = identified.tensor.explains
     return identified.scheme if explains is not None and explains >= _NEARLY_ALL else None
+
+
+def _near(found: dict[str, Identified], names: Iterable[str]) -> list[Scheme]:
+    """Returns schemes that give more than half of a tensor: with a fault, perhaps all of it."""
+    shown = [found[name] for name in names]
+    return [
+        one.scheme
+        for one in sorted(shown, key=lambda one: one.tensor.explains or 0.0, reverse=True)
+        if one.scheme is not None and (one.tensor.explains or 0.0) > _MORE_THAN_HALF
+    ]
 
 
 def _can_diagnose(names: dict[Projection, str], found: dict[str, Identified], sides: dict[str, Sides]) -> bool:

@@ -170,6 +170,7 @@ def _conclude(about: Described, state: Progressing, num_matrices: int) -> Identi
             _tensor(about, num_matrices, standing, explains=explains, note=note), None, tuple(state.misses)
         )
     used = Counter(scheme.name for scheme in state.scheme_of.values())
+    num_unquantized = len(state.unquantized) * (state.num_values // num_matrices)  # no scheme gives them
     main = max(state.scheme_of.values(), key=lambda scheme: used[scheme.name])
     unexplained = tuple(n for n, misses in state.misses.items() if misses.values or state.scheme_of.get(n) != main)
     total = Misses(*(sum(part) for part in zip(*state.misses.values(), strict=True)))
@@ -177,7 +178,7 @@ def _conclude(about: Described, state: Progressing, num_matrices: int) -> Identi
         about,
         num_matrices,
         _standing(state, unexplained),
-        explains=1.0 - total.values / state.num_values,
+        explains=1.0 - (total.values + num_unquantized) / state.num_values,
         note=_note(about, state, used, total),
     ).model_copy(
         update={

@@ -119,7 +119,9 @@ def search(master: Tensor, served: Served) -> Found | None:
 
 
 def count_misses(master: Tensor, served: Served, scheme: Scheme) -> Misses:
-    """Counts what one scheme does not give of a matrix."""
+    """Counts what one scheme does not give of a matrix; of codes in another format, nothing."""
+    if served.element is not None and served.element != scheme.element:
+        return Misses(values=master.numel())
     if master.dtype not in INPUT_DTYPES:
         master = master.float()
     return _try_all(scheme, group(master, served, scheme.granularity), served)[0]

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from quantaudit.core.errors import InputError, NotMeasuredError
 from quantaudit.core.identification import Identification, Standing
+from quantaudit.core.scheme import Division, Layout
 from quantaudit.core.verdict import ExitCode
 from quantaudit.identity.identify_paths import identify
-from quantaudit.numerics import fake_quantize, get_scheme
+from quantaudit.numerics import fake_quantize, get_scheme, pack, quantize
 from tests.checkpoint.tiny import LAYER_2, WEIGHTS, save
 
 State = dict[str, Tensor]
@@ -156,3 +157,72 @@ def test_masters_of_another_shape_are_not_checked(models: Path, tmp_path: Path) 
     down = next(tensor for tensor in found.tensors if tensor.name.endswith("down"))
     assert down.standing is Standing.NOT_CHECKED and "the master is" in down.note
     assert found.exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_one_expert_served_unquantized_is_named(models: Path, tmp_path: Path) -> None:
+    plain = load_file(models / "plain" / WEIGHTS)
+
+    def unpack(state: State) -> None:
+        for key in [key for key in state if key.startswith(f"{LAYER_2}.3.") and key.endswith(".weight_packed")]:
+            stem = key.removesuffix("_packed")
+            del state[key], state[f"{stem}_scale"]
+            state[stem] = plain[stem]
+
+    path = changed(models, "mxfp4-even", unpack, tmp_path / "served")
+    found = identify(path, master=models / "plain", match="layers.2.experts.*", threads=1)
+    assert [t.mismatch.mismatch for t in found.tensors if t.mismatch is not None] == ["skipped-layer"] * 3
+    assert {tensor.standing for tensor in found.tensors} == {Standing.MISMATCH}
+
+
+RARE = get_scheme("int4-g32-div7").model_copy(update={"name": "rare", "division": Division.RECIPROCAL})
+
+
+@pytest.mark.parametrize("fault", ["stale", "source-dtype"])
+def test_a_fault_is_named_though_no_tensor_shows_its_scheme(models: Path, tmp_path: Path, fault: str) -> None:
+    rng = torch.Generator().manual_seed(4)
+
+    def widen(state: State) -> None:
+        for key in state:
+            if key.startswith(LAYER_2):
+                state[key] = state[key].float() * (1 + 0.01 * torch.rand(state[key].shape, generator=rng))
+
+    def serve(state: State) -> None:
+        for key in state:
+            if key.startswith(LAYER_2):
+                source = state[key].bfloat16() if fault == "source-dtype" else state[key]
+                state[key] = fake_quantize(source.float(), RARE)
+
+    earlier = changed(models, "plain", widen, tmp_path / "earlier")
+    master = earlier if fault == "source-dtype" else changed(models, "plain", widen, tmp_path / "master")
+    shutil.copytree(earlier, tmp_path / "source" / "plain")
+    served = changed(tmp_path / "source", "plain", serve, tmp_path / "served")
+    past = () if fault == "source-dtype" else (earlier,)
+    found = identify(served, master=master, earlier=past, match="layers.2.experts.*", threads=1)
+    assert [t.mismatch.mismatch for t in found.tensors if t.mismatch is not None] == [fault] * 3
+    assert {tensor.standing for tensor in found.tensors} == {Standing.MISMATCH}
+
+
+def test_experts_of_several_shapes_are_not_checked(models: Path, tmp_path: Path) -> None:
+    def turn(state: State) -> None:
+        state[f"{LAYER_2}.1.w2.weight"] = state[f"{LAYER_2}.1.w2.weight"].T
+
+    path = changed(models, "plain", turn, tmp_path / "served")
+    found = identify(path, master=models / "plain", match="layers.2.experts.down", threads=1)
+    (tensor,) = found.tensors
+    assert tensor.standing is Standing.NOT_CHECKED
+    assert tensor.note.startswith("its experts have several shapes, [")
+
+
+def test_an_expert_in_another_format_is_not_explained(models: Path, tmp_path: Path) -> None:
+    master = load_file(models / "plain" / WEIGHTS)[f"{LAYER_2}.0.w2.weight"]
+    other = quantize(master.float(), get_scheme("int4-g32-div7"))
+
+    def mix(state: State) -> None:
+        stem = f"{LAYER_2}.0.w2.weight"
+        state[f"{stem}_packed"] = pack(other.codes, Layout.INT32_WORDS)
+        state[f"{stem}_scale"] = other.scales.fill_(float("inf"))
+        state[f"{stem}_shape"] = torch.tensor(other.shape)
+
+    path = changed(models, "mxfp4-even", mix, tmp_path / "served")
+    found = identify(path, master=models / "plain", match="layers.2.experts.down", threads=1)
+    assert found.tensors[0].standing is Standing.PARTLY

@@ -35,11 +35,14 @@ def _variants(train: Layer) -> Iterator[Variant]:
     source = str(masters[0]).removeprefix("torch.") if masters else "unknown"
     for dtype, name in _NARROW.items():
         yield Variant(source, name, partial(map_weights, change=partial(_from, dtype=dtype)), is_by_rows=True)
+    # A scheme may compute in the dtype of its input.
+    computed = partial(map_weights, change=partial(_from, dtype=torch.bfloat16, is_widened=True))
+    yield Variant(source, "bfloat16, computed with in float32", computed, is_by_rows=True)
 
 
-def _from(weight: Weight, *, dtype: torch.dtype) -> Weight | None:
+def _from(weight: Weight, *, dtype: torch.dtype, is_widened: bool = False) -> Weight | None:
     if weight.quantized is None or weight.master is None:
         return None
     rounded = weight.master.to(dtype)
-    # bf16 stays: a scheme may compute in the dtype of its input. fp16 is no input of ours, and exact in fp32.
-    return requantized(weight, rounded if dtype == torch.bfloat16 else rounded.float())
+    # fp16 is no input of ours, and exact in fp32.
+    return requantized(weight, rounded.float() if is_widened or dtype == torch.float16 else rounded)
