@@ -149,9 +149,11 @@ def _can_pair(a: LogicalTensor, b: LogicalTensor) -> bool:
         for tensor in (a, b)
         for source in tensor.matrices.values()
     )
-    shapes = [{tuple(sorted(source.shape)) for source in tensor.matrices.values()} for tensor in (a, b)]
-    is_matrix = all(len(shape) == 2 for shape in shapes[0] | shapes[1])
-    return is_readable and is_matrix and a.matrices.keys() == b.matrices.keys() and shapes[0] == shapes[1]
+    shapes = [{source.shape for source in tensor.matrices.values()} for tensor in (a, b)]
+    if any(len(found) != 1 or len(next(iter(found))) != 2 for found in shapes):  # experts of several make no stack
+        return False
+    is_turned_at_most = sorted(shapes[0].pop()) == sorted(shapes[1].pop())
+    return is_readable and is_turned_at_most and a.matrices.keys() == b.matrices.keys()
 
 
 def _form(side: Side, group: _Group) -> str:

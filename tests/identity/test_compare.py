@@ -297,3 +297,16 @@ def test_a_path_against_itself_says_so(tmp_path: Path) -> None:
 def test_a_wrong_number_of_threads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="0 threads"):
         compare(tmp_path, tmp_path, threads=0)
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_experts_of_several_shapes_have_another_shape(is_plain: bool, tmp_path: Path) -> None:
+    first, turned = weight(32, 64), weight(64, 32)
+    other = MODULE.replace(".1.", ".3.")
+    mine = in_module({"weight": first}) if is_plain else in_module(mxfp4_parts(first))
+    mine |= in_module({"weight": first} if is_plain else mxfp4_parts(first), other)
+    a = write(tmp_path / "a.safetensors", mine)
+    b = write(tmp_path / "b.safetensors", in_module(mxfp4_parts(first)) | in_module(mxfp4_parts(turned), other))
+    for one, two in ((a, b), (b, a)):
+        (tensor,) = compare(one, two, threads=1).tensors
+        assert tensor.tensor_class is TensorClass.DIFFERENT_SHAPE
