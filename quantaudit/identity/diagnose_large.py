@@ -231,7 +231,9 @@ def _take_band(pairs: Pairs, train: Layer, serve: Layer) -> Pairs | None:
     stacks = [name for name, pair in pairs.items() if pair.master.dim() > 2]
     if all(len(pairs[name].master) <= most for name in stacks):
         return {name: _take(pair, rows) for name, pair in pairs.items()}
-    differing_E = sum(count_differing(train[name].values, serve[name].values) for name in stacks)
+    differing_E = sum(
+        count_differing(train[name].values, serve[name].values, slack=serve[name].slack) for name in stacks
+    )
     assert isinstance(differing_E, Tensor)
     experts_K = differing_E.topk(most).indices.sort().values
     return {name: _take_experts(_take(pair, rows), experts_K) for name, pair in pairs.items()}

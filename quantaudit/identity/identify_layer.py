@@ -77,6 +77,7 @@ def read_pair(both: Sides, num_tensors: int) -> Pair:
         master=master if master.dtype in INPUT_DTYPES else master.float(),
         served=served.values,
         stored=served.quantized,
+        slack=served.slack,
         earlier=tuple(_stack(tensor, numbers) for tensor in both.earlier if all(n in tensor.matrices for n in numbers)),
     )
 

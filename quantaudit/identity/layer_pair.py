@@ -26,12 +26,14 @@ class Pair:
         served: What the server computes with, decoded; the same shape, or another where it was transposed.
         earlier: Masters before the last update, newest first, as many as are known.
         stored: The codes and scales that are served, where they are known.
+        slack: Relative difference of served values that how they are stored accounts for.
     """
 
     master: Tensor
     served: Tensor
     earlier: tuple[Tensor, ...] = ()
     stored: QuantizedTensor | None = None
+    slack: float = 0.0
 
 
 Pairs = Mapping[Projection, Pair]
@@ -47,7 +49,7 @@ def train_layer(pairs: Pairs, scheme: Scheme) -> Layer:
 
 def serve_layer(pairs: Pairs) -> Layer:
     """Returns the layer as it is served: values, and codes where they are known."""
-    return {name: Weight(values=pair.served, quantized=pair.stored) for name, pair in pairs.items()}
+    return {name: Weight(values=pair.served, quantized=pair.stored, slack=pair.slack) for name, pair in pairs.items()}
 
 
 def fits(pairs: Pairs, scheme: Scheme) -> bool:

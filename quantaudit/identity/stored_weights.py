@@ -16,6 +16,10 @@ from quantaudit.identity.mismatches.protocol import Weight
 from quantaudit.numerics.catalogue import bundled_schemes
 from quantaudit.numerics.reference import QuantizedTensor
 
+# The reciprocal, dividing by it instead of multiplying by the scale, and one product more on either side: five
+# roundings of at most 2^-24. Products of E2M1 and E4M3 that are not equal differ by 2^-6.
+_RECIPROCAL = 2.0**-21
+
 
 def read_weight(tensor: LogicalTensor, numbers: list[int]) -> Weight:
     """Reads some matrices of a tensor, [E, R, C] of experts and [R, C] of a dense one; values in their own dtype."""
@@ -23,7 +27,15 @@ def read_weight(tensor: LogicalTensor, numbers: list[int]) -> Weight:
     values = [one.values(slice(0, one.shape[0]), one.dtype or torch.float32) for one in stored]
     scheme = _scheme_of(stored)
     quantized = None if scheme is None else _quantized(stored, scheme, is_stack=tensor.is_stack)
-    return Weight(values=torch.stack(values) if tensor.is_stack else values[0], quantized=quantized)
+    joined = torch.stack(values) if tensor.is_stack else values[0]
+    return Weight(values=joined, quantized=quantized, slack=max(_slack(one) for one in stored))
+
+
+def _slack(stored: StoredMatrix) -> float:
+    """Returns how far values are from those of a quantizer that multiplies by the scale whose reciprocal is stored."""
+    packing = stored.packing
+    divides = packing is not None and Part.GLOBAL_SCALE in stored.parts and not packing.multiplies_global
+    return _RECIPROCAL if divides else 0.0
 
 
 def granularities_of(packing: Packing, shape: tuple[int, int]) -> list[Granularity]:

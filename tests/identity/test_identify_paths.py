@@ -226,3 +226,39 @@ def test_an_expert_in_another_format_is_not_explained(models: Path, tmp_path: Pa
     path = changed(models, "mxfp4-even", mix, tmp_path / "served")
     found = identify(path, master=models / "plain", match="layers.2.experts.down", threads=1)
     assert found.tensors[0].standing is Standing.PARTLY
+
+
+def store_nvfp4(state: State, stem: str, source: Tensor) -> None:
+    """Stores a matrix as compressed-tensors does: the divisor in place of the scale of the matrix."""
+    q = quantize(source.float(), get_scheme("nvfp4"))
+    assert q.second_scales is not None
+    state[f"{stem}_packed"] = pack(q.codes, Layout.LOW_NIBBLE_FIRST)
+    state[f"{stem}_scale"] = q.scales.view(torch.float8_e4m3fn)
+    state[f"{stem}_global_scale"] = 1.0 / q.second_scales
+
+
+def test_one_stale_expert_is_named_though_the_divisor_of_a_scale_is_stored(models: Path, tmp_path: Path) -> None:
+    def widen(state: State) -> None:
+        rng = torch.Generator().manual_seed(5)
+        for key in state:
+            if key.startswith(LAYER_2):
+                state[key] = state[key].float() * (1 + 0.05 * torch.rand(state[key].shape, generator=rng))
+
+    def serve(state: State) -> None:
+        past = load_file(tmp_path / "earlier" / WEIGHTS)
+        for stem in [key for key in state if key.startswith(LAYER_2)]:
+            is_stale = stem.startswith(f"{LAYER_2}.3.w2")
+            store_nvfp4(state, stem, past[stem] if is_stale else state[stem])
+            del state[stem]
+
+    changed(models, "plain", widen, tmp_path / "earlier")
+    served = changed(models, "plain", serve, tmp_path / "served")
+    earlier = (tmp_path / "earlier",)
+    found = identify(served, master=models / "plain", earlier=earlier, match="layers.2.experts.*", threads=1)
+    by_role = {tensor.name.rpartition(".")[2]: tensor for tensor in found.tensors}
+    assert {role: tensor.standing for role, tensor in by_role.items()} == {
+        "gate": Standing.EXPLAINED,
+        "up": Standing.EXPLAINED,
+        "down": Standing.MISMATCH,
+    }
+    assert by_role["down"].mismatch is not None and by_role["down"].mismatch.mismatch == "stale"

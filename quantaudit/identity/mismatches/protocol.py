@@ -68,6 +68,7 @@ class Weight:
         scheme: What the rules give this weight, quantized or not; `None` where that is not known.
         master: The unquantized weight it was made from, same shape; `None` where that is not known.
         earlier: The masters before the last update, before the one before, and so on; as many as are known.
+        slack: Relative difference of values that how they are stored accounts for; 0 where it is exact.
     """
 
     values: Tensor
@@ -75,6 +76,7 @@ class Weight:
     scheme: Scheme | None = None
     master: Tensor | None = None
     earlier: tuple[Tensor, ...] = ()
+    slack: float = 0.0
 
 
 Layer: TypeAlias = Mapping[Projection, Weight]

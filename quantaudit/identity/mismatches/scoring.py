@@ -1,7 +1,8 @@
 """How much of what differs a prediction accounts for, expert by expert; see `protocol` for the equation.
 
-Values are compared in the narrower dtype of both sides; +0 equals -0, and NaN equals NaN. Of the variants that predict
-row by row, only those that account for most of a sample of rows are predicted in full.
+Values are compared in the narrower dtype of both sides; +0 equals -0, and NaN equals NaN. Where the server stores the
+reciprocal of a scale, its values are a few roundings off what the trainer holds, and that much is no difference. Of the
+variants that predict row by row, only those that account for most of a sample of rows are predicted in full.
 
 Shape suffixes: E experts.
 """
@@ -67,12 +68,13 @@ def num_differing(train: Layer, serve: Layer) -> int:
     return sum(int(count_E.sum()) for count_E in _differing(train, serve).values())
 
 
-def count_differing(a: Tensor, b: Tensor) -> Tensor:
+def count_differing(a: Tensor, b: Tensor, *, slack: float = 0.0) -> Tensor:
     """Counts differing values, expert by expert.
 
     Args:
         a: [E, R, C] or [R, C].
         b: The same shape; where it has another one, all of its values differ.
+        slack: Relative difference that is none.
 
     Returns:
         [E] int64; [1] for a matrix.
@@ -83,6 +85,8 @@ def count_differing(a: Tensor, b: Tensor) -> Tensor:
     dtype = torch.bfloat16 if torch.bfloat16 in (a.dtype, b.dtype) else torch.float32
     a, b = a.to(dtype), b.to(dtype)
     is_different = a != b
+    if slack:
+        is_different &= ~((a - b).abs() <= slack * b.abs())
     if a.sum().isnan():  # which infinities of both signs are too
         is_different &= ~(a.isnan() & b.isnan())
     return is_different.reshape(num_experts, -1).sum(-1).cpu()
@@ -123,14 +127,17 @@ def _leading(train: Layer, serve: Layer, variants: list[Variant]) -> _Scored | N
 
 def _differing(train: Layer, serve: Layer) -> dict[Projection, Tensor]:
     """Returns how many values of every expert differ, [E] a projection."""
-    return {name: count_differing(train[name].values, serve[name].values) for name in _shared(train, serve)}
+    return {
+        name: count_differing(train[name].values, serve[name].values, slack=serve[name].slack)
+        for name in _shared(train, serve)
+    }
 
 
 def _score(before: dict[Projection, Tensor], serve: Layer, predicted: Layer) -> _Score:
     explained, differing, largest = 0, 0, 0.0
     experts: dict[Projection, tuple[int, ...]] = {}
     for name, before_E in before.items():
-        after_E = count_differing(predicted[name].values, serve[name].values)
+        after_E = count_differing(predicted[name].values, serve[name].values, slack=serve[name].slack)
         gained_E = (before_E - after_E).clamp(min=0)
         explained += int(gained_E.sum())
         differing += int(before_E.sum())
