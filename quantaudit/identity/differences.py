@@ -63,6 +63,11 @@ class Tallies:
         """Returns the counts of one kind."""
         return self.by_kind.setdefault(kind, Tally())
 
+    @property
+    def has_differences(self) -> bool:
+        """Whether anything was seen to differ yet, the sign of a zero too."""
+        return any(one.scales or one.codes or one.values or one.zero_signs for one in self.by_kind.values())
+
     def note_parts(self, a: Outcome, b: Outcome) -> None:
         """Notes which parts two outcomes show."""
         self.has_scales &= a.scales_BR is not None and b.scales_BR is not None

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from quantaudit.identity.differences import Tallies, add_differences, count_block, kind_of
+from quantaudit.core.errors import InputError
+from quantaudit.identity.differences import Tallies, add_differences, count_block, is_same, kind_of
 from quantaudit.identity.domain import Block
 from quantaudit.identity.observe import is_signed
 from quantaudit.identity.observe_both import Both, observe_both
@@ -40,6 +41,9 @@ def enumerate_blocks(
         progress: Told (stage, done, total).
         stage: Name of the stage.
         in_statistics: Whether progress counts statistics.
+
+    Raises:
+        InputError: If a callable does not give the same twice.
     """
     done = 0
     progress(stage, 0, total)
@@ -47,9 +51,24 @@ def enumerate_blocks(
         # A signed statistic is that of the first of +a and -a, so the statistic must stand first.
         first = number % 2 == 0 or is_signed(sides[0].scheme) or is_signed(sides[1].scheme)
         both = observe_both(sides, block, out_dtype, is_statistic_first=first, with_codes=tallies.has_codes)
+        if not both.is_same and not tallies.has_differences and any(side.user for side in sides):
+            again = observe_both(sides, block, out_dtype, is_statistic_first=first, with_codes=tallies.has_codes)
+            _check_repeats(sides, both, again)
         count = _add(tallies, block, both)
         done += len(block.ranks_B) if in_statistics else count
         progress(stage, done, total)
+
+
+def _check_repeats(sides: tuple[Side, Side], once: Both, again: Both) -> None:
+    """Refuses a callable that gives something else when it is called again on the first block that differs."""
+    if not again.is_same and is_same(once.a, again.a) and is_same(once.b, again.b):
+        return
+    names = " or ".join(dict.fromkeys(side.name for side in sides if side.user))
+    raise InputError(
+        f"{names}, which is not deterministic: called again on the same matrix it gave other values",
+        expected="the same bits for the same input, whatever was asked before",
+        fix="turn stochastic rounding off, and keep no state between calls",
+    )
 
 
 def _add(tallies: Tallies, block: Block, both: Both) -> int:

@@ -7,7 +7,9 @@ said in its name: an exception, another shape or dtype, a changed input, or two 
 from __future__ import annotations
 
 import pkgutil
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,20 +21,8 @@ from quantaudit.numerics.reference import INPUT_DTYPES, QuantizedTensor
 
 UserFunction: TypeAlias = Callable[[Tensor], Tensor | QuantizedTensor]
 
-# What a stranger's code raises when it is wrong; an interrupt or a full memory is not its fault.
-_FAULTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
+# What a stranger's code may raise when it is wrong; an interrupt or a full memory is not its fault.
+_FAULTS = (Exception, SystemExit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +43,14 @@ class UserQuantizer:
         """
         given = weight.clone()
         try:
-            result = self.function(given)
+            with redirect_stdout(sys.stderr):  # what is printed there is no part of the answer
+                result = self.function(given)
+        except MemoryError:
+            raise
         except _FAULTS as error:
             said = " ".join(str(error).split())
             raise InputError(
-                f"{self.target} raised {type(error).__name__}: {said}",
+                f"{self.target} raised {type(error).__name__}{f': {said}' if said else ''}",
                 expected=f"it to quantize a matrix of shape {list(weight.shape)} and {weight.dtype}",
                 fix="correct it, or wrap it in a function that lays the matrix out as it needs",
             ) from error
@@ -101,6 +94,13 @@ class UserQuantizer:
                 f"{self.target} returned a {type(result).__name__}",
                 expected="a tensor of decoded values, or a quantaudit.numerics.QuantizedTensor",
                 fix="return the fake-quantized matrix",
+            )
+        if result.layout is not torch.strided or result.device != weight.device:
+            where = f"on {result.device}" if result.layout is torch.strided else f"of the layout {result.layout}"
+            raise InputError(
+                f"{self.target} returned a tensor {where}",
+                expected=f"a strided one on {weight.device}, as its input is",
+                fix="return dense values on the device of the input",
             )
         if result.shape != weight.shape:
             raise InputError(

@@ -82,6 +82,19 @@ def test_a_callable_is_found_in_the_current_folder(
     assert "tie: even | toward-zero" in ended.out
 
 
+def test_what_a_callable_prints_is_no_part_of_the_json(
+    quantaudit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_loud_rule.py").write_text(
+        "from quantaudit import fake_quantize, get_scheme\n\n\n"
+        "def quant(x):\n    print('quantizing')\n    return fake_quantize(x, get_scheme('mxfp4-even'))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    ended = quantaudit("certify", "mxfp4-even", "my_loud_rule:quant", "--json", *BOUNDARY)
+    assert json.loads(ended.out)["pairs"][0]["b"] == "my_loud_rule:quant"
+    assert "quantizing" in ended.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

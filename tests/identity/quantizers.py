@@ -94,3 +94,37 @@ def refuses_nan(x: Tensor) -> Tensor:
     if not x.isfinite().all():
         raise ValueError("not finite")
     return even(x)
+
+
+class OwnError(Exception):
+    """What a trainer's code may raise."""
+
+
+def raises_its_own(x: Tensor) -> Tensor:
+    """Raises an exception of its own."""
+    raise OwnError("no such kernel")
+
+
+def exits(x: Tensor) -> Tensor:
+    """Ends the interpreter, as if all were well."""
+    raise SystemExit(0)
+
+
+def on_meta(x: Tensor) -> Tensor:
+    """Returns a tensor without data."""
+    return torch.empty_like(x, device="meta")
+
+
+def sparse(x: Tensor) -> Tensor:
+    """Returns a sparse tensor."""
+    return even(x).to_sparse()
+
+
+def one_call_off(x: Tensor) -> Tensor:
+    """Is mxfp4-even, but for one value in the first call with a large matrix."""
+    out = even(x).clone()
+    if x.numel() > 1 << 20:
+        _calls[0] += 1
+        if _calls[0] == 1:
+            out.view(-1)[7] += 1
+    return out

@@ -23,6 +23,7 @@ from quantaudit.identity.findings import start_counting
 from quantaudit.identity.observe import observe
 from quantaudit.identity.recheck import read_certificate, recheck
 from quantaudit.identity.sides import open_sides
+from tests.identity import quantizers
 from tests.identity.quantizers import PLANTED_ABSMAX, PLANTED_VALUE
 
 MINE = "tests.identity.quantizers"
@@ -240,6 +241,10 @@ def test_groups_of_another_size_are_compared_on_matrices() -> None:
         ("raises", "raised RuntimeError: no kernel for this device"),
         ("in_place", "changes its input"),
         ("random_rounding", "is not deterministic"),
+        ("raises_its_own", "raised OwnError: no such kernel"),
+        ("exits", "raised SystemExit: 0"),
+        ("on_meta", "returned a tensor on meta"),
+        ("sparse", "of the layout torch.sparse_coo"),
         ("absent", "cannot be imported"),
         ("PLANTED_VALUE", "which is a float"),
     ],
@@ -248,6 +253,13 @@ def test_a_callable_that_misbehaves_is_named(function: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         certify("mxfp4-even", f"{MINE}:{function}")
     assert function in caught.value.given
+
+
+@pytest.mark.usefixtures("short")
+def test_a_difference_of_one_call_is_one_of_the_callable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantizers, "_calls", [0])
+    with pytest.raises(InputError, match="not deterministic: called again on the same matrix"):
+        certify("mxfp4-even", f"{MINE}:one_call_off")
 
 
 def test_two_callables_need_a_scheme_for_their_groups() -> None:
