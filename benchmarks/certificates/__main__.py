@@ -15,6 +15,7 @@ from benchmarks.certificates.cells import BOTH, Cell, Made, list_cells, read_cel
 from benchmarks.certificates.markdown import render_markdown, summarize
 from benchmarks.certificates.table import Certificates, Missing, describe_machine, describe_versions, make_row, missing
 from quantaudit.core.errors import InputError, MissingLibraryError
+from quantaudit.core.heap import keep_freed_memory
 from quantaudit.core.serial import write_atomically
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page-only", action="store_true", help="write the table from what is there")
     parser.add_argument("--output", type=Path, default=REPORTS, help="folder for the two files (default: reports)")
     given = parser.parse_args(arguments)
+    keep_freed_memory()
     given.work.mkdir(parents=True, exist_ok=True)
     cells = list_cells(given.only, tuple(given.dtype or BOTH), is_deep=given.deep)
     if not cells:

@@ -32,6 +32,7 @@ from torchao.prototype.mx_formats.config import ScaleCalculationMode
 from torchao.prototype.mx_formats.mx_tensor import to_dtype, to_mx
 
 from quantaudit.core.certificate import BlockKind
+from quantaudit.core.heap import keep_freed_memory
 from quantaudit.core.serial import Frozen, write_atomically
 from quantaudit.identity.arrangement import group_size
 from quantaudit.identity.differences import Tallies
@@ -254,6 +255,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"predicted {PREDICTED_SECONDS} s for all {ALL_PAIRS:,} pairs of compiled code on two idle cores")
     print(f"predicted {PREDICTED_RATIO} x the library's own time")
+    keep_freed_memory()  # as the command does
     torch.set_num_threads(arguments.threads)
     libraries = tuple(arguments.library or LIBRARIES)
     found = measure(

@@ -55,7 +55,9 @@ def certify(
     Exit 0 if every value is identical; 3 if any differs, special blocks included; 4 if something could not be checked.
     """
     from quantaudit.core.errors import InputError
+    from quantaudit.core.heap import keep_freed_memory
 
+    keep_freed_memory()
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where a callable's module is looked for, as `python -m` does
     if check is not None:
