@@ -18,6 +18,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from quantaudit.numerics import dequantize, get_scheme, pack, quantize
 
 SHAPE, EXPERTS = (4096, 4096), 2
 MANY = {64: (1024, 2048), 384: (256, 1024)}  # shapes of that many experts
+OFFSET = "exponent-offset"
 GOAL = 1.0  # of the slower of reading and digesting
 
 
@@ -78,6 +80,8 @@ def write_pairs(folder: Path) -> dict[str, Pair]:
     scheme = get_scheme("mxfp4-even")
     right = quantize(draw(SHAPE), scheme)
     codes, scales, values = pack(right.codes, scheme.layout), right.scales, dequantize(right)
+    steps = torch.randint(1, 9, scales.shape, generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    raised = dequantize(replace(right, scales=scales + steps))
     few = codes.clone()
     few[7, :3] ^= 1
     first = save(folder / "first.safetensors", packed(codes, scales), EXPERTS)
@@ -90,10 +94,12 @@ def write_pairs(folder: Path) -> dict[str, Pair]:
     return {
         "equal": pair("equal", packed(codes, scales), TensorClass.BYTE_EQUAL),
         "few codes": pair("few", packed(few, scales), TensorClass.DIFFERENT_CODES),
-        "other scales": pair("scales", packed(codes, scales + 1), TensorClass.DIFFERENT_SCALES),
+        "scales one off": pair("scales", packed(codes, scales + 1), TensorClass.DIFFERENT_SCALES, OFFSET),
+        "other scales": pair("random", packed(codes, scales + steps), TensorClass.DIFFERENT_SCALES),
         "swapped nibbles": pair("nibbles", swapped, TensorClass.DIFFERENT_CODES, "nibble-order"),
         "fake-quantized": pair("fake", {"weight": values}, TensorClass.VALUE_EQUAL),
-        "fake-quantized, other scales": pair("other", {"weight": values * 2}, TensorClass.DIFFERENT_SCALES),
+        "fake-quantized, one off": pair("twice", {"weight": values * 2}, TensorClass.DIFFERENT_SCALES, OFFSET),
+        "fake-quantized, other scales": pair("other", {"weight": raised}, TensorClass.DIFFERENT_SCALES),
         **{f"{num_experts} experts": write_many(folder, num_experts, shape) for num_experts, shape in MANY.items()},
     }
 
@@ -105,7 +111,7 @@ def write_many(folder: Path, num_experts: int, shape: tuple[int, int]) -> Pair:
     sides = [packed(pack(right.codes, scheme.layout), right.scales + step) for step in (0, 1)]
     names = [folder / f"many-{num_experts}-{side}.safetensors" for side in range(len(sides))]
     saved = [save(name, parts, num_experts) for name, parts in zip(names, sides, strict=True)]
-    return Pair(saved[0], saved[1], TensorClass.DIFFERENT_SCALES, (num_experts, *shape))
+    return Pair(saved[0], saved[1], TensorClass.DIFFERENT_SCALES, (num_experts, *shape), OFFSET)
 
 
 def draw(shape: tuple[int, int]) -> Tensor:

@@ -77,7 +77,7 @@ def describe_comparison(comparison: Comparison) -> Iterator[str]:
 
 def _explanation(diagnosis: Diagnosis) -> Iterator[str]:
     tensors = f"{len(diagnosis.tensors):,} tensor{'' if len(diagnosis.tensors) == 1 else 's'}"
-    if diagnosis.kind == "rule":
+    if not diagnosis.field:
         share = _percent(diagnosis.explains)
         yield f"explained: {diagnosis.mismatch} gives {share} of the values of {tensors} from their unquantized side"
         return

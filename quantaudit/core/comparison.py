@@ -136,7 +136,8 @@ class Diagnosis(Frozen):
     """One rule or mismatch that explains tensors.
 
     Attributes:
-        kind: "rule" for a scheme that makes the packed side from the plain one, else a kind of mismatch, K1 to K15.
+        kind: "rule" for a scheme that makes the packed side from the plain one, or for rules of two number formats;
+            else a kind of mismatch, K1 to K15.
         mismatch: Name of the scheme or mismatch.
         field: What differs; empty for a rule that was merely found.
         train: What the first side does.

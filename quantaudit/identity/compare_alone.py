@@ -22,11 +22,10 @@ from quantaudit.identity.compare_confirm import confirm, may_explain, with_gaine
 from quantaudit.identity.compare_leads import Between, choose_experts
 from quantaudit.identity.compare_record import Record
 from quantaudit.identity.layouts.logical import LogicalTensor
-from quantaudit.identity.mismatches.protocol import CONVINCING, Finding, Projection
+from quantaudit.identity.mismatches.protocol import CONVINCING, FEW_VALUES, Finding, Projection
 
 _MOST_ALONE = 4  # experts
 _LISTED = 4  # experts that are named
-_FEW_VALUES = 64  # of a matrix: half of fewer is explained by chance
 
 _Matrix: TypeAlias = tuple[Projection, int]
 
@@ -41,10 +40,10 @@ def search_alone(layer: Between, counted: Sequence[Finding], *, was_asked_all: b
     """
     if not has_equal_shapes(layer) or len(layer.differing()) < 2 or any(one.num_left == 0 for one in counted):
         return []
-    left = {matrix: count for matrix, count in layer.by_matrix().items() if count >= _FEW_VALUES}
+    left = {matrix: count for matrix, count in layer.by_matrix().items() if count >= FEW_VALUES}
     found: list[Finding] = []
     for number, finding in enumerate(counted):
-        mine = _explained(_in_full(finding, layer), left)
+        mine = _explained(finding.gained, left)
         if mine and (number or not finding.is_convincing):
             found.append(_restricted(finding, mine, layer))
         left = _without(left, mine)
@@ -62,18 +61,6 @@ def search_alone(layer: Between, counted: Sequence[Finding], *, was_asked_all: b
     return found
 
 
-def _in_full(finding: Finding, layer: Between) -> Mapping[_Matrix, int]:
-    """Returns the values gained by matrix; of what was searched in full they are not counted apart yet."""
-    if finding.gained:
-        return finding.gained
-    if finding.predict is not None:
-        counted = confirm(finding, layer)
-        return {} if counted is None else counted.gained
-    # Experts in other places: those that it touches are explained.
-    touched = {(name, expert) for name, experts in finding.experts.items() for expert in experts}
-    return {matrix: count for matrix, count in layer.by_matrix().items() if matrix in touched}
-
-
 def _explained(gained: Mapping[_Matrix, int], left: Mapping[_Matrix, int]) -> dict[_Matrix, int]:
     """Returns what is gained in the matrices that are left, where that is at least half."""
     return {matrix: count for matrix, count in gained.items() if matrix in left and count >= CONVINCING * left[matrix]}
@@ -84,7 +71,7 @@ def _without(left: Mapping[_Matrix, int], explained: Collection[_Matrix]) -> dic
 
 
 def _restricted(finding: Finding, mine: Mapping[_Matrix, int], layer: Between) -> Finding:
-    return with_gained(finding, mine, layer.num_differing())
+    return with_gained(finding, mine, layer.by_matrix())
 
 
 def _unusual(left: Mapping[_Matrix, int], seen: Collection[int]) -> list[int]:

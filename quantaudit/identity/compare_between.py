@@ -10,6 +10,7 @@ So what is named was counted in full, and what nothing explains costs no more in
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from quantaudit.identity.compare_confirm import confirm
 from quantaudit.identity.compare_crop import as_layer
@@ -72,7 +73,19 @@ def _try_all(layer: Between, only: Collection[str]) -> Finding | None:
     if num_differing(train, serve) == 0:
         return None
     found = [m.recognise(train, serve) for m in MISMATCHES if not only or m.ABOUT.name in only]
-    return max((f for f in found if f is not None), key=lambda finding: finding.explains, default=None)
+    best = max((f for f in found if f is not None), key=lambda finding: finding.explains, default=None)
+    return None if best is None else _numbered(best, layer)
+
+
+def _numbered(finding: Finding, layer: Between) -> Finding:
+    """Returns a finding of stacked experts by their own numbers."""
+    numbers = {name: sorted(tensor.matrices) for name, tensor in layer.known.items()}
+    gained, differing = (
+        {(name, numbers[name][place]): count for (name, place), count in counts.items()}
+        for counts in (finding.gained, finding.differing)
+    )
+    experts = {name: tuple(numbers[name][place] for place in places) for name, places in finding.experts.items()}
+    return replace(finding, experts=experts, gained=gained, differing=differing)
 
 
 def follow(layer: Between, only: Collection[str] = ()) -> list[Finding]:

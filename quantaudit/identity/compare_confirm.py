@@ -27,7 +27,6 @@ _MOST_LEFT = 0.75  # of what differs in a few rows, where half is left in all
 
 def confirm(finding: Finding, layer: Between) -> Finding | None:
     """Returns a finding with what it accounts for in all; `None` if that is nothing."""
-    differing = layer.num_differing()
     gained: dict[tuple[Projection, int], int] = {}
     is_stack = all(tensor.is_stack for tensor in layer.known.values())
     for expert in layer.differing():
@@ -39,7 +38,7 @@ def confirm(finding: Finding, layer: Between) -> Finding | None:
             for name, count in _count_gained(finding, part, is_stack=is_stack).items():
                 if count > 0:
                     gained[name, expert] = count
-    return with_gained(finding, gained, differing) if gained else None
+    return with_gained(finding, gained, layer.by_matrix()) if gained else None
 
 
 def may_explain(
@@ -72,8 +71,20 @@ def _gains_in_rows(finding: Finding, name: Projection, pair: Both) -> bool:
     return after <= _MOST_LEFT * before
 
 
-def with_gained(finding: Finding, gained: Mapping[tuple[Projection, int], int], num_differing: int) -> Finding:
+def within(finding: Finding, names: Collection[Projection]) -> Finding | None:
+    """Returns what a finding accounts for in some projections of a layer; `None` if that is nothing."""
+    gained, differing = (
+        {matrix: count for matrix, count in counts.items() if matrix[0] in names}
+        for counts in (finding.gained, finding.differing)
+    )
+    return with_gained(finding, gained, differing) if gained else None
+
+
+def with_gained(
+    finding: Finding, gained: Mapping[tuple[Projection, int], int], differing: Mapping[tuple[Projection, int], int]
+) -> Finding:
     """Returns a finding that accounts for these values, by projection and expert, of all that differ."""
+    num_differing = sum(differing.values())
     experts: dict[Projection, tuple[int, ...]] = {}
     for name, expert in gained:
         experts[name] = (*experts.get(name, ()), expert)
@@ -85,6 +96,7 @@ def with_gained(finding: Finding, gained: Mapping[tuple[Projection, int], int], 
         num_left=num_differing - explained,
         experts=experts,
         gained=gained,
+        differing=differing,
     )
 
 

@@ -1,18 +1,20 @@
 """What explains the differences of two checkpoints: rules that were found, structural mismatches, and code statistics.
 
-    a master against codes     the scheme that makes them, else the mismatch that comes on top of the likeliest one
+    a master against codes     the scheme that makes them (`compare_rules`), else the mismatch that comes on top of the
+                               likeliest one
     two quantized sides        the mismatch that turns one into the other; else, of two packed sides, the scale rules
                                that their codes point to, where these are not the same
 
 A fault rarely hits one layer alone: what explained one is asked first of others with the same kind of difference, and
 after a few layers that nothing explains, nothing else is. It may hit single experts: beside what explains a layer, what
-explains most of a single expert is named with that expert, and its share of the layer.
+explains most of a single expert is named with that expert, and its share of the layer. It may hit single tensors of a
+layer: only those are named, and the others are looked at again by themselves.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -21,15 +23,16 @@ from quantaudit.core.scheme import Scheme
 from quantaudit.identity.compare_alone import choose_unexplained, name_experts, search_alone, take_experts
 from quantaudit.identity.compare_between import search_layer
 from quantaudit.identity.compare_codes import rules_by_codes
+from quantaudit.identity.compare_confirm import within
 from quantaudit.identity.compare_leads import Between
-from quantaudit.identity.compare_matrix import Explanation
 from quantaudit.identity.compare_record import Records
+from quantaudit.identity.compare_rules import Explained, is_plain, name_rules
+from quantaudit.identity.diagnose import Diagnosed
 from quantaudit.identity.identify_layer import Sides, diagnose_layer
 from quantaudit.identity.layouts.logical import LogicalTensor, Side
 from quantaudit.identity.mismatches import permuted_experts
 from quantaudit.identity.mismatches.protocol import CONVINCING, Finding, Kind, Projection
 
-RULE = "rule"
 _EXPERTS = re.compile(r"^(.*\.experts)\.(gate|up|down)$")
 _MOST_LAYERS = 4  # of one kind of difference that nothing explains, or that are searched from masters
 _AS_BEFORE = 0.05  # less of the share that a mismatch explained in other layers
@@ -43,18 +46,30 @@ _DIFFERENT = frozenset(
     }
 )
 
-_Likeness: TypeAlias = tuple[str, str, TensorClass]  # how both sides are stored, and what differs
+# How both sides are stored, what differs, and whether something else explained other tensors of the layer.
+_Likeness: TypeAlias = tuple[str, str, TensorClass, bool]
 _ON_GRID = frozenset({TensorClass.DIFFERENT_CODES, TensorClass.DIFFERENT_SCALES})  # plain numbers are fake-quantized
-
-# By logical name and scheme: the least share of any matrix that was found to be made by it.
-Explained: TypeAlias = Mapping[tuple[str, str], Explanation]
 
 
 class _Group(NamedTuple):
-    """Tensors that are looked at together: the unequal experts of a layer with their equal ones, or one tensor."""
+    """Tensors that are looked at together: the unequal experts of a layer with their equal ones, or one tensor.
+
+    `is_rest` where something else explained others of them.
+    """
 
     names: Mapping[Projection, str]
     unequal: tuple[str, ...]
+    is_rest: bool = False
+
+    def without(self, explained: Collection[str]) -> _Group | None:
+        """Returns the tensors that nothing explained, of those that differ; `None` if there are none or no others."""
+        left = {projection: name for projection, name in self.names.items() if name not in explained}
+        unequal = tuple(name for name in self.unequal if name not in explained)
+        return _Group(left, unequal, True) if unequal and len(unequal) < len(self.unequal) else None
+
+    def unequal_in(self, projections: Collection[Projection]) -> tuple[str, ...]:
+        """Returns the names of the projections that differ, of some."""
+        return tuple(name for p, name in self.names.items() if p in projections and name in self.unequal)
 
 
 class _Looked(NamedTuple):
@@ -98,33 +113,22 @@ def diagnose_comparison(
         explained: Schemes that the matrices of tensors were found to be made by.
         records: What comparing their matrices left, by logical name and expert.
     """
-    found = list(_rules(a, explained))
     searched: dict[_Likeness, _Searched] = {}
     compared = {tensor.name: tensor for tensor in tensors}
     classes = {name: tensor.tensor_class for name, tensor in compared.items()}
     schemes = list({e.found.name: e.found for e in explained.values() if e.found is not None}.values())
-    for group in _groups(a, b, classes):
-        kind = (_form(a, group), _form(b, group), classes[group.unequal[0]])
+    found = list(name_rules(a, b, classes, explained))
+    groups = _groups(a, b, classes)[::-1]
+    while groups:
+        group = groups.pop()
+        kind = (_form(a, group), _form(b, group), classes[group.unequal[0]], group.is_rest)
         state = searched.setdefault(kind, _Searched())
         looked = _Looked(a, b, group, kind[2], compared[group.unequal[0]].differing.codes, records)
-        found += _diagnose_group(looked, schemes, state)
+        of_group, alone = _diagnose_group(looked, schemes, state)
+        found += [*of_group, *alone]
+        rest = group.without([name for one in of_group for name in one.tensors])
+        groups += [] if rest is None else [rest]
     return _merged(found)
-
-
-def _rules(a: Side, explained: Explained) -> Iterable[Diagnosis]:
-    """Yields one diagnosis a tensor and scheme."""
-    for (name, _), explanation in explained.items():
-        is_first_plain = _is_plain(a.tensors[name])
-        made = f"quantized by {explanation.scheme}"
-        yield Diagnosis(
-            kind=RULE,
-            mismatch=explanation.scheme,
-            field="",
-            train="unquantized" if is_first_plain else made,
-            serve=made if is_first_plain else "unquantized",
-            explains=explanation.explains,
-            tensors=(name,),
-        )
 
 
 def _groups(a: Side, b: Side, classes: Mapping[str, TensorClass]) -> list[_Group]:
@@ -160,27 +164,30 @@ def _form(side: Side, group: _Group) -> str:
     return side.tensors[group.unequal[0]].storage
 
 
-def _diagnose_group(looked: _Looked, schemes: list[Scheme], state: _Searched) -> list[Diagnosis]:
-    """Returns what explains most, and what explains single experts."""
+def _diagnose_group(
+    looked: _Looked, schemes: list[Scheme], state: _Searched
+) -> tuple[list[Diagnosis], list[Diagnosis]]:
+    """Returns what explains most of the tensors that it names, and what explains single experts."""
     group = looked.group
     left = {projection: looked.a.tensors[name] for projection, name in group.names.items()}
     right = {projection: looked.b.tensors[name] for projection, name in group.names.items()}
-    is_plain = [all(_is_plain(tensor) for tensor in side.values()) for side in (left, right)]
+    are_plain = [all(is_plain(tensor) for tensor in side.values()) for side in (left, right)]
     is_fresh = state.num_failed < _MOST_LAYERS
-    found: list[Diagnosis | None] = []
+    found: list[Diagnosis] = []
     alone: list[Diagnosis] = []
-    if is_plain[0] != is_plain[1] and looked.found_class not in _ON_GRID and state.num_masters < _MOST_LAYERS:
+    if are_plain[0] != are_plain[1] and looked.found_class not in _ON_GRID and state.num_masters < _MOST_LAYERS:
         state.num_masters += 1
-        found.append(_from_master(looked, left, right, schemes, is_first_master=is_plain[0]))
-    if not any(one is not None and one.explains == 1 for one in found):
-        of_layer, alone = _between(looked, left, right, state, is_swapped=is_plain[0] and not is_plain[1])
-        found.append(of_layer)
-    if not any(found) and not alone and not any(is_plain) and is_fresh:
+        found = _from_master(looked, left, right, schemes, is_first_master=are_plain[0])
+    if not any(one.explains == 1 for one in found):
+        of_layer, alone = _between(looked, left, right, state, is_swapped=are_plain[0] and not are_plain[1])
+        if of_layer is not None and all(of_layer.explains > one.explains for one in found):
+            found = [of_layer]
+    if not found and not alone and not any(are_plain) and is_fresh:
         name = group.unequal[0]
-        found.append(_by_codes(looked.a.tensors[name], looked.b.tensors[name], looked.num_codes))
-    state.num_failed += not any(found) and not alone
-    best = max((one for one in found if one is not None), key=lambda one: one.explains, default=None)
-    return alone if best is None else [best.model_copy(update={"tensors": group.unequal}), *alone]
+        by_codes = _by_codes(looked.a.tensors[name], looked.b.tensors[name], looked.num_codes)
+        found = [] if by_codes is None else [by_codes.model_copy(update={"tensors": group.unequal})]
+    state.num_failed += not found and not alone
+    return found, alone
 
 
 def _from_master(
@@ -190,25 +197,32 @@ def _from_master(
     schemes: list[Scheme],
     *,
     is_first_master: bool,
-) -> Diagnosis | None:
-    """Returns the mismatch between what a scheme makes of the plain side and the packed one."""
+) -> list[Diagnosis]:
+    """Returns the mismatches between what a scheme makes of the plain side and the packed one."""
     chosen = choose_unexplained(left, {name: looked.records.get(full, {}) for name, full in looked.group.names.items()})
     if chosen is not None:
         left, right = ({name: take_experts(one, chosen) for name, one in side.items()} for side in (left, right))
     master, served = (left, right) if is_first_master else (right, left)
     sides = {name: Sides(served=served[name], master=master[name]) for name in served}
     diagnosed, _ = diagnose_layer(sides, schemes)
-    if diagnosed is None or diagnosed.found.explains < CONVINCING:
-        return None
+    parts = () if diagnosed is None else diagnosed.apart or (diagnosed,)
+    found = [_of_part(looked.group, part, chosen) for part in parts]
+    return [one for one in found if one is not None and one.tensors]
+
+
+def _of_part(group: _Group, diagnosed: Diagnosed, chosen: Sequence[int] | None) -> Diagnosis | None:
     named = diagnosed.found
+    if named.explains < CONVINCING:
+        return None
     if chosen is not None and named.mismatch == permuted_experts.ABOUT.name:
         return None  # its words number the experts that were read
     scheme, where = diagnosed.scheme.name, ""
     if chosen is not None:
         where = ", " + name_experts({name: [chosen[e] for e in found] for name, found in diagnosed.experts.items()})
-    return _diagnosis(
+    one = _diagnosis(
         named.kind, named.mismatch, named.field, f"{named.train} ({scheme})", named.serve + where, named.explains
     )
+    return one.model_copy(update={"tensors": group.unequal_in(diagnosed.projections)})
 
 
 def _between(
@@ -237,15 +251,23 @@ def _between(
     if not is_as_before and is_fresh:
         counted = search_layer(layer)
         first = next((one for one in counted if one.is_convincing), None)
-    alone = search_alone(layer, counted, was_asked_all=not is_as_before) if is_fresh else []
+    was_asked_all = not is_as_before
+    tensors: tuple[str, ...] = ()
     if first is not None:
         state.names[first.about.name] = min(first.explains, state.names.get(first.about.name, 1.0))
+        tensors = looked.group.unequal_in(first.convinces_in)
+        if len(tensors) < len(looked.group.unequal):  # the others are looked at by themselves
+            was_asked_all = False
+            layer = layer.within(first.convinces_in)
+            counted = [one for each in counted if (one := within(each, first.convinces_in)) is not None]
+            first = within(first, first.convinces_in)
+    alone = search_alone(layer, counted, was_asked_all=was_asked_all) if is_fresh else []
     names = looked.group.names
     found = [
         _name(one, tuple(names[p] for p in one.experts), name_experts(one.experts), is_swapped=is_swapped)
         for one in alone
     ]
-    return None if first is None else _name(first, (), "", is_swapped=is_swapped), found
+    return None if first is None else _name(first, tensors, "", is_swapped=is_swapped), found
 
 
 def _name(found: Finding, tensors: tuple[str, ...], where: str, *, is_swapped: bool) -> Diagnosis:
@@ -277,10 +299,6 @@ def _encodings(tensor: LogicalTensor) -> set[Encoding]:
 
 def _diagnosis(kind: str, mismatch: str, field: str, train: str, serve: str, explains: float) -> Diagnosis:
     return Diagnosis(kind=kind, mismatch=mismatch, field=field, train=train, serve=serve, explains=explains, tensors=())
-
-
-def _is_plain(tensor: LogicalTensor) -> bool:
-    return all(source.encoding is Encoding.PLAIN for source in tensor.matrices.values())
 
 
 def _merged(found: Iterable[Diagnosis]) -> tuple[Diagnosis, ...]:

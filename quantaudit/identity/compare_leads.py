@@ -90,6 +90,11 @@ class Between:
         }
         return replace(self, records=records)
 
+    def within(self, names: Collection[Projection]) -> Between:
+        """Returns the layer of some projections alone."""
+        known, other = ({name: one for name, one in side.items() if name in names} for side in (self.known, self.other))
+        return Between(known=known, other=other, records={name: self.records[name] for name in known})
+
 
 class Lead(NamedTuple):
     """A mismatch, and the share of the difference that it seems to account for: in all, and in one expert at most."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from quantaudit.core.comparison import Diagnosis
+from quantaudit.core.format import E4M3, E5M2
 from quantaudit.core.identification import Identification, NamedMismatch, RuleFields, Standing, TensorIdentification
+from quantaudit.identity.compare_rules import RULE
 from quantaudit.identity.mismatches.protocol import Kind
 
-# Fields of a rule, the ones that the others follow from first.
-KINDS = {
-    "element": Kind.FP8_FLAVOUR,
+# Fields of a rule, the ones that the others follow from first. Two number formats are no mismatch of any kind, but for
+# flavours of FP8.
+KINDS: dict[str, str] = {
+    "element": RULE,
     "scale": Kind.SCALE_RULE,
     "scale_format": Kind.SCALE_RULE,
     "granularity": Kind.RANGE,
@@ -30,6 +33,7 @@ KINDS = {
     "floors": Kind.FLOORS,
 }
 RULES_DIFFER = "rules-differ"
+_FP8 = frozenset({E4M3.name, E5M2.name})
 
 
 def diagnose_from_master(a: Identification, b: Identification, unequal: Iterable[str]) -> tuple[Diagnosis, ...]:
@@ -65,7 +69,7 @@ def _diagnose(name: str, a: TensorIdentification | None, b: TensorIdentification
     fields = differing_fields(a.rule, b.rule)
     if fields:
         yield Diagnosis(
-            kind=KINDS[fields[0]].value,
+            kind=_kind(fields[0], a.rule, b.rule),
             mismatch=RULES_DIFFER,
             field=", ".join(fields),
             train=f"{a.scheme}: {', '.join(str(getattr(a.rule, field)) for field in fields)}",
@@ -78,6 +82,11 @@ def _diagnose(name: str, a: TensorIdentification | None, b: TensorIdentification
 def differing_fields(a: RuleFields, b: RuleFields) -> list[str]:
     """Lists the fields in which two rules differ, in the order of `KINDS`."""
     return [field for field in KINDS if getattr(a, field) != getattr(b, field)]
+
+
+def _kind(field: str, a: RuleFields, b: RuleFields) -> str:
+    are_fp8 = field == "element" and {a.element, b.element} <= _FP8
+    return Kind.FP8_FLAVOUR if are_fp8 else KINDS[field]
 
 
 def _fault(name: str, named: NamedMismatch, *, train: str, serve: str) -> Diagnosis:

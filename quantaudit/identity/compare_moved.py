@@ -49,8 +49,7 @@ def find_moved(layer: Between) -> Finding | None:
 def _find(layer: Between, way: _Way) -> Finding | None:
     candidates = {name: dict(_guess(records, way.part)) for name, records in layer.records.items()}
     possible = sum(layer.records[name][place].num_values for name, found in candidates.items() for place in found)
-    differing = layer.num_differing()
-    if possible < CONVINCING * differing or not possible:
+    if possible < CONVINCING * layer.num_differing() or not possible:
         return None
     order: dict[int, int] = {}
     counted: dict[tuple[Projection, int], int] = {}
@@ -74,7 +73,7 @@ def _find(layer: Between, way: _Way) -> Finding | None:
         num_left=0,
         experts={},
     )
-    return with_gained(moved, counted, differing)
+    return with_gained(moved, counted, layer.by_matrix())
 
 
 def _guess(records: Mapping[int, Record], part: Callable[[Sketch], bytes]) -> Iterator[tuple[int, list[int]]]:

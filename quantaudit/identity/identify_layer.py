@@ -15,7 +15,7 @@ from torch import Tensor
 from quantaudit.core.comparison import DifferingCounts
 from quantaudit.core.identification import Standing, TensorIdentification, describe_rule
 from quantaudit.core.scheme import ExponentScale, Scheme, Tie
-from quantaudit.identity.diagnose import Diagnosed, diagnose, find_latent
+from quantaudit.identity.diagnose import Diagnosed, diagnose_apart, find_latent
 from quantaudit.identity.histogram import judge_codes, read_codes
 from quantaudit.identity.identify_tensor import Both, Described, identify_tensor
 from quantaudit.identity.layer_pair import Pair
@@ -63,7 +63,7 @@ def diagnose_layer(
         What was found, and the weights it was found in.
     """
     pairs = {name: read_pair(both, len(sides)) for name, both in sides.items()}
-    return diagnose(pairs, _guess(sides, likely, near)), pairs
+    return diagnose_apart(pairs, _guess(sides, likely, near)), pairs
 
 
 def read_pair(both: Sides, num_tensors: int) -> Pair:
@@ -83,7 +83,26 @@ def read_pair(both: Sides, num_tensors: int) -> Pair:
 
 
 def apply_diagnosis(tensor: TensorIdentification, diagnosed: Diagnosed) -> TensorIdentification:
-    """Returns what is known of a tensor with the mismatch that its layer shows, counted over the layer."""
+    """Returns what is known of a tensor with the mismatch that touches it, counted over all that it touches.
+
+    What is not convincing explains nothing: it is kept as what comes next, and the tensor stands as it did.
+    """
+    part = diagnosed.of(_projection(tensor.name, diagnosed))
+    if part is None:
+        return tensor
+    if not part.is_convincing:
+        return tensor.model_copy(update={"runner_up": part.found})
+    return _explained(tensor, part)
+
+
+def _projection(name: str, diagnosed: Diagnosed) -> Projection:
+    """Returns which projection of a layer a tensor is, by the end of its logical name."""
+    last = name.rpartition(".")[2]
+    is_alone = last not in list(Projection) or Projection.WHOLE in diagnosed.projections
+    return Projection.WHOLE if is_alone else Projection(last)
+
+
+def _explained(tensor: TensorIdentification, diagnosed: Diagnosed) -> TensorIdentification:
     standing = tensor.standing
     if diagnosed.num_left == 0:
         standing = Standing.MISMATCH
@@ -145,12 +164,12 @@ def _read_from(source: LogicalTensor, dtype: torch.dtype | None, served: Logical
 
 
 def _names_like(stored: StoredMatrix, master: StoredMatrix) -> list[str]:
-    """Lists bundled schemes of the format and groups of a packed matrix: those whose scales fit, then by its codes."""
+    """Lists bundled schemes of the format and groups of a packed matrix: usual ties first, then whose scales fit."""
     served = read_served(stored)
     alike = [s for s in bundled_schemes() if s.element == served.element and s.granularity == served.granularity]
     likely = judge_codes(read_codes(served))[1]
     fitting = [base.scale for base in fit_scales(_decoded(master), served)] if master.shape == stored.shape else []
-    alike.sort(key=lambda s: (s.scale not in fitting, _rule_name(s) != likely, s.tie is not Tie.EVEN))
+    alike.sort(key=lambda s: (s.tie is not Tie.EVEN, s.scale not in fitting, _rule_name(s) != likely))
     return [scheme.name for scheme in alike]
 
 

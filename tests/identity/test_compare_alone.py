@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quantaudit.identity import compare_alone, compare_between, compare_diagnosis, identify_layer
+from quantaudit.identity import compare_alone, compare_between, compare_rules, identify_layer
 from quantaudit.identity.compare_alone import name_experts, search_alone
 from quantaudit.identity.compare_between import search_between, search_layer
 from quantaudit.identity.compare_leads import Between
@@ -241,6 +241,6 @@ def test_experts_that_no_rule_explains_are_read_of_a_master_too_large_to_be_read
         a[f"{module}.weight"] = master
         b |= in_module(parts, module)
     found = compare(write(tmp_path / "a.safetensors", a), write(tmp_path / "b.safetensors", b), threads=1)
-    (fault,) = [one for one in found.diagnosis if one.kind != compare_diagnosis.RULE]
+    (fault,) = [one for one in found.diagnosis if one.kind != compare_rules.RULE]
     assert (fault.mismatch, fault.explains) == ("nibble-order", 1.0)
     assert fault.serve.endswith(f", in expert {expert}") == (expert > 1)  # else it is of those read first

@@ -26,6 +26,7 @@ from quantaudit.numerics.reference import QuantizedTensor
 
 LEAST_EXPLAINED = 0.05  # less than this is what unrelated faults have in common by chance
 CONVINCING = 0.5
+FEW_VALUES = 64  # of an expert: half of fewer is explained by chance
 
 
 class Kind(StrEnum):
@@ -134,7 +135,8 @@ class Finding:
         is_by_rows: Whether it makes any rows from the same rows alone.
         rewrite: Makes single matrices as `predict` does, without decoding; `None` where it needs more than these.
         largest_share: Of what differs in one expert, the share that it accounts for there, where that is largest.
-        gained: Values that it accounts for, by projection and expert, where these were counted apart.
+        gained: Values that it accounts for, by projection and expert.
+        differing: Values that differ, by projection and expert.
     """
 
     about: About
@@ -149,6 +151,7 @@ class Finding:
     rewrite: Rewrite | None = field(default=None, repr=False, compare=False)
     largest_share: float = 0.0
     gained: Mapping[tuple[Projection, int], int] = field(default_factory=dict, repr=False, compare=False)
+    differing: Mapping[tuple[Projection, int], int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_convincing(self) -> bool:
@@ -159,6 +162,18 @@ class Finding:
     def is_convincing_somewhere(self) -> bool:
         """Says whether it accounts for at least half of what differs in some expert."""
         return self.is_convincing or self.largest_share >= CONVINCING
+
+    @property
+    def convinces_in(self) -> tuple[Projection, ...]:
+        """Returns the projections of which it accounts for at least half, or for half of some expert there."""
+        return tuple(name for name in Projection if self._is_convincing_in(name))
+
+    def _is_convincing_in(self, name: Projection) -> bool:
+        counts = {matrix: count for matrix, count in self.differing.items() if matrix[0] is name and count}
+        gained = {matrix: self.gained.get(matrix, 0) for matrix in counts}
+        in_all = sum(gained.values()) >= CONVINCING * sum(counts.values())
+        one = any(gained[m] >= CONVINCING * count for m, count in counts.items() if count >= FEW_VALUES)
+        return bool(counts) and (in_all or one)
 
 
 class Mismatch(Protocol):

@@ -16,10 +16,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quantaudit.identity.mismatches.protocol import LEAST_EXPLAINED, About, Finding, Layer, Locate, Projection, Rewrite
+from quantaudit.identity.mismatches.protocol import (
+    FEW_VALUES,
+    LEAST_EXPLAINED,
+    About,
+    Finding,
+    Layer,
+    Locate,
+    Projection,
+    Rewrite,
+)
 from quantaudit.identity.mismatches.sampling import sample_rows
-
-_FEW_VALUES = 64  # of an expert: half of fewer is explained by chance
 
 
 class Variant(NamedTuple):
@@ -47,6 +54,8 @@ class _Score(NamedTuple):
     differing: int
     experts: dict[Projection, tuple[int, ...]]
     largest_share: float
+    gained: dict[tuple[Projection, int], int]
+    counts: dict[tuple[Projection, int], int]
 
 
 class _Scored(NamedTuple):
@@ -136,16 +145,20 @@ def _differing(train: Layer, serve: Layer) -> dict[Projection, Tensor]:
 def _score(before: dict[Projection, Tensor], serve: Layer, predicted: Layer) -> _Score:
     explained, differing, largest = 0, 0, 0.0
     experts: dict[Projection, tuple[int, ...]] = {}
+    gained: dict[tuple[Projection, int], int] = {}
+    counts: dict[tuple[Projection, int], int] = {}
     for name, before_E in before.items():
         after_E = count_differing(predicted[name].values, serve[name].values, slack=serve[name].slack)
         gained_E = (before_E - after_E).clamp(min=0)
         explained += int(gained_E.sum())
         differing += int(before_E.sum())
+        counts |= {(name, e): count for e, count in enumerate(before_E.tolist())}
         if gained_E.any():
             experts[name] = tuple(gained_E.nonzero().flatten().tolist())
-            shares_E = torch.where(before_E < _FEW_VALUES, 0, gained_E / before_E.clamp(min=1))
+            gained |= {(name, e): int(gained_E[e]) for e in experts[name]}
+            shares_E = torch.where(before_E < FEW_VALUES, 0, gained_E / before_E.clamp(min=1))
             largest = max(largest, float(shares_E.max()))
-    return _Score(explained, differing, experts, largest)
+    return _Score(explained, differing, experts, largest, gained, counts)
 
 
 def _finding(about: About, variant: Variant, score: _Score) -> Finding:
@@ -161,6 +174,8 @@ def _finding(about: About, variant: Variant, score: _Score) -> Finding:
         is_by_rows=variant.is_by_rows,
         rewrite=variant.rewrite,
         largest_share=score.largest_share,
+        gained=score.gained,
+        differing=score.counts,
     )
 
 
@@ -179,6 +194,8 @@ def in_full(finding: Finding, train: Layer, serve: Layer) -> Finding | None:
         num_left=score.differing - score.explained,
         experts=score.experts,
         largest_share=score.largest_share,
+        gained=score.gained,
+        differing=score.counts,
     )
 
 
