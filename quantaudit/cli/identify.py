@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +19,8 @@ _SHOWN_GROUPS = 4
 _SHOWN_ALTERNATIVES = 2
 _SHOWN_RULES = 4
 _SHOWN_NAMES = 2
+_LEAST = 1e-4  # of four digits, below one; a share nearer to none or to all is not rounded to it
+_LEAST_WIDTH = 40
 
 Served = Annotated[Path, typer.Argument(metavar="SERVED", help="Checkpoint folder, .safetensors or .gguf file.")]
 Master = Annotated[
@@ -63,7 +68,7 @@ def identify(
     if as_json:
         sys.stdout.write(found.to_json())
     else:
-        sys.stdout.writelines(f"{line}\n" for line in describe_identification(found))
+        sys.stdout.writelines(f"{line}\n" for line in _laid_out(describe_identification(found)))
     return int(found.exit_code)
 
 
@@ -85,6 +90,17 @@ def describe_identification(found: Identification) -> Iterator[str]:
     yield from (f"note: {note}" for note in found.notes[:2])
 
 
+def _laid_out(lines: Iterator[str]) -> Iterator[str]:
+    """Yields lines that fit a terminal, or the columns that are asked for; in a pipe they stay whole."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        yield from lines
+        return
+    width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        yield from textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def _answer(found: Identification) -> str:
     from quantaudit.core.verdict import ExitCode
 
@@ -102,7 +118,7 @@ def _rank(tensor: TensorIdentification) -> int:
 def _finding(tensor: TensorIdentification) -> tuple[str, ...]:
     """Returns what tensors must share to be shown together."""
     fault = tensor.mismatch.mismatch if tensor.mismatch else ""
-    note = "" if tensor.evidence or tensor.mismatch else tensor.note
+    note = "" if tensor.evidence or not _has_note(tensor) else tensor.note
     return (tensor.standing, tensor.scheme, fault, tensor.storage, note)
 
 
@@ -128,10 +144,17 @@ def _describe(tensors: list[TensorIdentification], *, is_brief: bool) -> Iterato
         yield from _alternatives(first)
     if first.evidence is not None:
         yield from _evidence(first, is_brief=is_brief)
-    if first.note and first.mismatch is None:
+    if _has_note(first):
         yield f"    {first.note}"
     if first.latent:
         yield f"    latent, would change no value: {', '.join(first.latent)}"
+
+
+def _has_note(tensor: TensorIdentification) -> bool:
+    """Says whether a note is shown: where a mismatch explains everything, it is all there is to say."""
+    from quantaudit.core.identification import Standing
+
+    return bool(tensor.note) and (tensor.mismatch is None or tensor.standing is Standing.PARTLY)
 
 
 def _least(tensors: list[TensorIdentification]) -> float | None:
@@ -151,7 +174,7 @@ def _alternatives(tensor: TensorIdentification) -> Iterator[str]:
 def _evidence(tensor: TensorIdentification, *, is_brief: bool) -> Iterator[str]:
     evidence = tensor.evidence
     assert evidence is not None
-    codes = ", ".join(f"{code}: {count / evidence.num_groups:.3f}" for code, count in evidence.histogram.items())
+    codes = ", ".join(f"{code}: {_share(count / evidence.num_groups)}" for code, count in evidence.histogram.items())
     if len(evidence.histogram) <= _SHOWN_RULES:
         yield f"    largest code of {evidence.num_groups:,} groups: {codes}"
     for rule in evidence.rules[: 1 if is_brief else _SHOWN_RULES]:
@@ -160,7 +183,22 @@ def _evidence(tensor: TensorIdentification, *, is_brief: bool) -> Iterator[str]:
 
 
 def _percent(fraction: float) -> str:
-    return "all" if fraction == 1 else f"{100 * fraction:.4g} %"
+    """Returns a share as it is read: what is not all is never printed as 100 %, nor what is not nothing as 0 %."""
+    if fraction == 1:
+        return "all"
+    if 0 < fraction < _LEAST:
+        return f"less than {100 * _LEAST:g} %"
+    if fraction > 1 - _LEAST:
+        return f"more than {100 * (1 - _LEAST):g} %"
+    return f"{100 * fraction:.4g} %"
+
+
+def _share(fraction: float) -> str:
+    """Returns a share of groups with three digits, under the same rule."""
+    shown = f"{fraction:.3f}"
+    if shown == "1.000" and fraction < 1:
+        return "> 0.999"
+    return "< 0.001" if shown == "0.000" and fraction > 0 else shown
 
 
 def _count(number: int, word: str) -> str:

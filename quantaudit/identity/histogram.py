@@ -16,8 +16,10 @@ Shape suffixes: G groups, N members, S significands.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,19 +49,81 @@ _MOST_SAID = 99
 _MIN_ZEROS = 30  # all of one sign: two to the minus thirtieth
 
 
+class _Seen(NamedTuple):
+    """What was counted in one matrix, or in all of a stack: numbers are summed, and what is said holds for all."""
+
+    histogram: Counter[int]
+    can_weigh: bool
+    is_e2m1: bool
+    num_zeros: int  # codes 0
+    num_negative: int  # codes -0
+    is_fp32: bool
+    are_powers: bool
+    are_bf16: bool
+    num_broken: int
+
+    def joined(self, other: _Seen) -> _Seen:
+        """Returns what was counted in both."""
+        return _Seen(
+            histogram=self.histogram + other.histogram,
+            can_weigh=self.can_weigh and other.can_weigh,
+            is_e2m1=self.is_e2m1 and other.is_e2m1,
+            num_zeros=self.num_zeros + other.num_zeros,
+            num_negative=self.num_negative + other.num_negative,
+            is_fp32=self.is_fp32 and other.is_fp32,
+            are_powers=self.are_powers and other.are_powers,
+            are_bf16=self.are_bf16 and other.are_bf16,
+            num_broken=self.num_broken + other.num_broken,
+        )
+
+
 def read_codes(served: Served) -> CodeEvidence:
     """Returns what the codes and scales of a quantized matrix say."""
-    assert served.codes_RC is not None and served.element is not None and served.granularity is not None
+    return read_all_codes([served])[1]
+
+
+def read_all_codes(matrices: Iterable[Served]) -> tuple[str, CodeEvidence]:
+    """Returns the format of quantized matrices and what their codes and scales say together.
+
+    Args:
+        matrices: At least one. Where they are of several formats, no rule is weighed.
+    """
+    elements: dict[str, Format] = {}
+    seen: _Seen | None = None
+    for served in matrices:
+        assert served.element is not None
+        elements[served.element.name] = served.element
+        one = _look(served)
+        seen = one if seen is None else seen.joined(one)
+    assert seen is not None
+    histogram = dict(sorted(seen.histogram.items()))
+    can_weigh = seen.can_weigh and len(elements) == 1
+    rules = weigh(histogram, next(iter(elements.values())), seen.are_powers) if can_weigh else ()
+    return " and ".join(elements), CodeEvidence(
+        num_groups=sum(histogram.values()),
+        histogram={str(code): count for code, count in histogram.items()},
+        rules=rules,
+        facts=tuple(_facts(seen)),
+    )
+
+
+def _look(served: Served) -> _Seen:
+    assert served.codes_RC is not None and served.scales_TT is not None
+    assert served.element is not None and served.granularity is not None
     magnitudes = _magnitude(served.codes_RC, served.element)
     largest_G = to_groups(magnitudes, plan(served.shape, served.granularity))[0].amax(-1)
     counts = torch.bincount(largest_G[largest_G > 0].to(torch.int64))
-    histogram = {code: count for code, count in enumerate(counts.tolist()) if count}
-    can_weigh = not served.has_global and not isinstance(served.element, CodebookFormat)
-    return CodeEvidence(
-        num_groups=sum(histogram.values()),
-        histogram={str(code): count for code, count in histogram.items()},
-        rules=weigh(histogram, served.element, are_powers_of_two(served)) if can_weigh else (),
-        facts=tuple(_facts(served)),
+    is_e2m1, is_fp32 = served.element == E2M1, served.container == FP32
+    return _Seen(
+        histogram=Counter({code: count for code, count in enumerate(counts.tolist()) if count}),
+        can_weigh=not served.has_global and not isinstance(served.element, CodebookFormat),
+        is_e2m1=is_e2m1,
+        num_zeros=int(served.codes_RC.eq(0).sum()) if is_e2m1 else 0,
+        num_negative=int(served.codes_RC.eq(E2M1.sign_code).sum()) if is_e2m1 else 0,
+        is_fp32=is_fp32,
+        are_powers=are_powers_of_two(served),
+        are_bf16=is_fp32 and not bool((served.scales_TT.contiguous().view(torch.int32) & 0xFFFF).any()),
+        num_broken=int((~served.scales_TT.isfinite()).sum()),
     )
 
 
@@ -191,21 +255,12 @@ def _magnitude(codes: Tensor, element: Format) -> Tensor:
     return codes.to(torch.int16) & ~element.sign_code if isinstance(element, FloatFormat) else codes.to(torch.int16)
 
 
-def _facts(served: Served) -> list[str]:
-    assert served.codes_RC is not None and served.scales_TT is not None
-    facts: list[str] = []
-    if served.element == E2M1:
-        num_zeros = int(served.codes_RC.eq(0).sum())
-        num_negative = int(served.codes_RC.eq(E2M1.sign_code).sum())
-        if num_negative == 0 and num_zeros >= _MIN_ZEROS:
-            facts.append(f"No code 8 (-0) beside {num_zeros} codes 0: the sign of zero is dropped, as gguf does.")
-    if served.container == FP32:
-        bits = served.scales_TT.contiguous().view(torch.int32)
-        if are_powers_of_two(served):
-            facts.append("Every scale is a power of two in an fp32 tensor.")
-        elif not (bits & 0xFFFF).any():
-            facts.append(f"Every scale is a {BF16.name} number in an fp32 tensor: it was rounded, or computed in bf16.")
-    num_broken = int((~served.scales_TT.isfinite()).sum())
-    if num_broken:
-        facts.append(f"{num_broken} scales are NaN or infinite.")
-    return facts
+def _facts(seen: _Seen) -> Iterator[str]:
+    if seen.is_e2m1 and seen.num_negative == 0 and seen.num_zeros >= _MIN_ZEROS:
+        yield f"No code 8 (-0) beside {seen.num_zeros} codes 0: the sign of zero is dropped, as gguf does."
+    if seen.is_fp32 and seen.are_powers:
+        yield "Every scale is a power of two in an fp32 tensor."
+    elif seen.is_fp32 and seen.are_bf16:
+        yield f"Every scale is a {BF16.name} number in an fp32 tensor: it was rounded, or computed in bf16."
+    if seen.num_broken:
+        yield f"{seen.num_broken} scales are NaN or infinite."

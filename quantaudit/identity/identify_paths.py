@@ -85,8 +85,7 @@ def _identify_alone(side: Side, progress: Progress) -> Identification:
     found = []
     for done, (name, tensor) in enumerate(quantized.items()):
         progress("identify", done, len(quantized))
-        readers = {number: partial(_read_served, source) for number, source in tensor.matrices.items()}
-        found.append(read_alone(_describe(name, tensor), readers))
+        found.append(_identify_codes(name, tensor))
     progress("identify", len(quantized), len(quantized))
     return Identification(
         served=side.path,
@@ -94,6 +93,19 @@ def _identify_alone(side: Side, progress: Progress) -> Identification:
         num_unquantized=len(side.tensors) - len(quantized),
         notes=("no master was given: the codes of group maxima tell the scale rule at most",),
     )
+
+
+def _identify_codes(name: str, tensor: LogicalTensor) -> TensorIdentification:
+    """Says what codes prove, and doubts experts that are served unquantized beside quantized ones."""
+    sources = {n: source for n, source in tensor.matrices.items() if _has_codes(source)}
+    found = read_alone(_describe(name, tensor), {n: partial(_read_served, one) for n, one in sources.items()})
+    others = [n for n in tensor.matrices if n not in sources]
+    if not others:
+        return found
+    are = "1 of its experts is" if len(others) == 1 else f"{len(others)} of its experts are"
+    note = f"{are} served without codes, the first {others[0]}"
+    update = {"standing": Standing.UNKNOWN, "num_matrices": len(tensor.matrices), "note": note}
+    return found.model_copy(update=update)
 
 
 def _identify_pair(
@@ -113,6 +125,8 @@ def _identify_pair(
     _mark_skipped(found)
     sides = {name: _sides(name, side, high, past) for name in shared}
     tensors = _diagnose_all(found, sides, wants_latent=wants_latent, progress=progress)
+    for name, tensor in tensors.items():
+        tensors[name] = _mark_missing(tensor, side.tensors[name], high.tensors[name])
     if all(tensor.standing is Standing.UNQUANTIZED for tensor in tensors.values()):
         raise NotMeasuredError(f"every tensor of {side.path} that has a master equals it: nothing is quantized")
     kept = [tensor for tensor in tensors.values() if tensor.standing is not Standing.UNQUANTIZED]
@@ -171,6 +185,22 @@ def _problem(served: LogicalTensor, master: LogicalTensor) -> str:
         if sorted(source.shape) != sorted(master.matrices[n].shape):
             return f"served as {list(source.shape)}, the master is {list(master.matrices[n].shape)}"
     return ""
+
+
+def _mark_missing(tensor: TensorIdentification, served: LogicalTensor, master: LogicalTensor) -> TensorIdentification:
+    """Doubts a tensor of which some experts have a master and are not served, however well the others are explained."""
+    missing = sorted(n for n in master.matrices if n not in served.matrices)
+    if not missing:
+        return tensor
+    are = "1 of its experts is" if len(missing) == 1 else f"{len(missing)} of its experts are"
+    note = f"{are} not served, the first {missing[0]}"
+    is_whole = tensor.standing in (Standing.EXPLAINED, Standing.MISMATCH, Standing.UNQUANTIZED)
+    return tensor.model_copy(
+        update={
+            "standing": Standing.PARTLY if is_whole else tensor.standing,
+            "note": f"{tensor.note}; {note}" if tensor.note else note,
+        }
+    )
 
 
 def _diagnose_all(
@@ -301,7 +331,11 @@ def _describe(name: str, tensor: LogicalTensor) -> Described:
 
 
 def _is_quantized(tensor: LogicalTensor) -> bool:
-    return any(s.encoding is not Encoding.PLAIN and _is_readable(s) for s in tensor.matrices.values())
+    return any(_has_codes(source) for source in tensor.matrices.values())
+
+
+def _has_codes(source: MatrixSource) -> bool:
+    return source.encoding is not Encoding.PLAIN and _is_readable(source)
 
 
 def _is_readable(source: MatrixSource) -> bool:

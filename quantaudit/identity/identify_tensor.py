@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeAlias
 from torch import Tensor
 
 from quantaudit.core.comparison import DifferingCounts
-from quantaudit.core.identification import CodeEvidence, Standing, TensorIdentification, describe_rule
+from quantaudit.core.identification import Standing, TensorIdentification, describe_rule
 from quantaudit.core.scheme import Scheme
-from quantaudit.identity.histogram import are_powers_of_two, judge_codes, read_codes, weigh
+from quantaudit.identity.histogram import judge_codes, read_all_codes
 from quantaudit.identity.search import Found, count_misses, is_related, is_unquantized, search
-from quantaudit.identity.search_sample import Misses, Served
+from quantaudit.identity.search_sample import Misses, Served, global_ratio
 
 
 class Both(NamedTuple):
@@ -41,6 +41,7 @@ class Progressing:
         scheme_of: The scheme of every quantized matrix.
         num_values: Values of all of them.
         unquantized: Matrices that are their masters.
+        global_ratios: How many times that of its scheme a global scale is, where all below it is as the scheme says.
         first: The search that found the scheme.
     """
 
@@ -48,6 +49,7 @@ class Progressing:
     scheme_of: dict[int, Scheme] = field(default_factory=dict)
     num_values: int = 0
     unquantized: list[int] = field(default_factory=list)
+    global_ratios: dict[int, float] = field(default_factory=dict)
     first: Found | None = None
 
 
@@ -78,7 +80,9 @@ def identify_tensor(about: Described, readers: Readers) -> Identified:
     """
     state = Progressing()
     for number, read in readers.items():
-        _look(number, read(), state, readers)
+        both = read()
+        _look(number, both, state, readers)
+        _look_above(number, both, state)
     return _conclude(about, state, len(readers))
 
 
@@ -89,22 +93,7 @@ def read_alone(about: Described, matrices: Mapping[int, Callable[[], Served]]) -
         about: Which tensor it is.
         matrices: Reads a quantized matrix, by expert.
     """
-    histogram: Counter[str] = Counter()
-    facts: dict[str, None] = {}
-    for read in matrices.values():
-        served = read()
-        evidence = read_codes(served)
-        histogram.update(evidence.histogram)
-        facts.update(dict.fromkeys(evidence.facts if len(matrices) == 1 else ()))
-    assert served.element is not None
-    counts = {int(code): count for code, count in sorted(histogram.items(), key=lambda item: int(item[0]))}
-    rules = weigh(counts, served.element, are_powers_of_two(served)) if evidence.rules else ()
-    whole = CodeEvidence(
-        num_groups=sum(counts.values()),
-        histogram={str(code): count for code, count in counts.items()},
-        rules=rules,
-        facts=tuple(facts),
-    )
+    element, whole = read_all_codes(read() for read in matrices.values())
     standing, rule, sentence = judge_codes(whole)
     return TensorIdentification(
         name=about.name,
@@ -112,7 +101,7 @@ def read_alone(about: Described, matrices: Mapping[int, Callable[[], Served]]) -
         shape=about.shape,
         num_matrices=len(matrices),
         storage=about.storage,
-        scheme=f"{served.element.name} with scale rule {rule}" if rule else "",
+        scheme=f"{element} with scale rule {rule}" if rule else "",
         evidence=whole,
         note=sentence,
     )
@@ -142,6 +131,16 @@ def _look(number: int, both: Both, state: Progressing, readers: Readers) -> None
     elif found.misses < state.misses[number]:
         state.misses[number], state.scheme_of[number] = found.misses, found.scheme
         _take_back(found, number, state, readers)
+
+
+def _look_above(number: int, both: Both, state: Progressing) -> None:
+    """Notes a global scale that is another one than that of the scheme, if nothing else differs."""
+    scheme, misses = state.scheme_of.get(number), state.misses.get(number)
+    if scheme is None or misses is None or not misses.values or misses.codes or misses.scales != 1:
+        return
+    ratio = global_ratio(both.master, both.served, scheme)
+    if ratio != 1:
+        state.global_ratios[number] = ratio
 
 
 def _take_back(found: Found, number: int, state: Progressing, readers: Readers) -> None:
@@ -203,9 +202,20 @@ def _note(about: Described, state: Progressing, used: Counter[str], total: Misse
         words.append("matrices by scheme: " + ", ".join(f"{count} {name}" for name, count in used.items()))
     if state.unquantized:
         words.append(f"{len(state.unquantized)} matrices are served unquantized, the first {state.unquantized[0]}")
+    if state.global_ratios:
+        words.append(_note_global(state))
     if total.values == 0 and total.codes:
         words.append(f"{total.codes:,} codes and {total.scales:,} scales are other encodings of equal values")
     return "; ".join(words)
+
+
+def _note_global(state: Progressing) -> str:
+    number, ratio = next(iter(state.global_ratios.items()))
+    count = len(state.global_ratios)
+    matrices = "1 matrix" if count == 1 else f"{count} matrices"
+    is_alone = len(state.misses) + len(state.unquantized) == 1
+    where = "" if is_alone else f" of {matrices}, the first {number},"
+    return f"the global scale{where} is {ratio:.6g} times that of {state.scheme_of[number].name}"
 
 
 def _tensor(

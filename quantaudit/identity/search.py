@@ -12,7 +12,7 @@ Shape suffixes: R rows, C columns, G groups, K groups drawn.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -30,6 +30,7 @@ from quantaudit.identity.search_sample import (
     decode_served,
     differs,
     draw,
+    global_ratio,
     group,
     try_scheme,
 )
@@ -105,7 +106,8 @@ def search(master: Tensor, served: Served) -> Found | None:
     if master.dtype not in INPUT_DTYPES:
         master = master.float()
     if served.codes_RC is not None:
-        return _prove(fit_scales(master, served), master, served)
+        bases = fit_scales(master, served)
+        return _below_global(bases, master, served) or _prove(bases, master, served)
     found: Found | None = None
     for share, bases in _fit_values(master, served):
         if share > _HOPELESS:
@@ -186,6 +188,19 @@ def _prove(bases: list[Scheme], master: Tensor, served: Served) -> Found:
     )
 
 
+def _below_global(bases: list[Scheme], master: Tensor, served: Served) -> Found | None:
+    """Returns the scheme that gives all but the global scale, with the values that are off for it; else `None`.
+
+    Under another global scale few values are right, and those by chance: they say nothing of the scheme.
+    """
+    if global_ratio(master, served, bases[0]) == 1:
+        return None
+    found = _prove(bases, master, replace(served, global_scale=None))
+    if not found.is_exact:
+        return None
+    return replace(found, misses=count_misses(master, served, found.scheme), alternatives=())
+
+
 def _without_proof(nearest: Scheme, master: Tensor, served: Served) -> Found:
     """Returns what plain numbers come nearest to where no sample shows a rule.
 
@@ -212,8 +227,7 @@ def _expand(variants: list[Scheme], sample: Grouped, served: Served) -> list[Sch
 def _rank(candidates: Iterable[Scheme], sample: Grouped, served: Served) -> list[_Tried]:
     """Tries candidates on a sample, the best first; the earlier of two equals first."""
     tried = [
-        _Tried(try_scheme(scheme, sample, served.dtype).misses, place, scheme)
-        for place, scheme in enumerate(candidates)
+        _Tried(try_scheme(scheme, sample, served).misses, place, scheme) for place, scheme in enumerate(candidates)
     ]
     return sorted(tried, key=lambda one: one[:2])
 
@@ -242,7 +256,7 @@ def _try_all(scheme: Scheme, grouped: Grouped, served: Served) -> tuple[Misses, 
     total, wrong = Misses(), []
     for start in range(0, count, step):
         part = Grouped(*(None if x is None else x[start : start + step] for x in grouped))  # type: ignore[arg-type]
-        compared = try_scheme(scheme, part, served.dtype)
+        compared = try_scheme(scheme, part, served)
         total = Misses(*(a + b for a, b in zip(total, compared.misses, strict=True)))
         if compared.misses.values:
             wrong.append(compared.is_wrong_K.nonzero().flatten() + start)

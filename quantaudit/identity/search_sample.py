@@ -16,14 +16,18 @@ import torch
 from torch import Tensor
 
 from quantaudit.core.format import BF16, E4M3, E8M0, FP16, FP32, FloatFormat, Format
-from quantaudit.core.scheme import Granularity, LinearScale, PerBlock, PerChannel, PerGroup, PerTensor, Scheme
+from quantaudit.core.scheme import Granularity, LinearScale, PerBlock, PerChannel, PerGroup, PerTensor, Scheme, TwoLevel
 from quantaudit.identity.layouts.stored import Packing, Part, ScaleKind, StoredMatrix
 from quantaudit.identity.sides import stored_numbers
 from quantaudit.numerics.grouping import from_groups, plan, to_groups
 from quantaudit.numerics.reference import QuantizedTensor, dequantize, quantize
 from quantaudit.numerics.rounding import decode
+from quantaudit.numerics.scales import matrix_scale
 
 MAX_MEMBERS = 256
+# A file may hold the reciprocal of a global scale. It, dividing by it, and one product more on either side are five
+# roundings of at most 2^-24; a scale that was made otherwise is off by far more.
+_RECIPROCAL = 2.0**-21
 _FORMATS = {torch.float32: FP32, torch.bfloat16: BF16, torch.float16: FP16}
 
 
@@ -40,6 +44,8 @@ class Served:
         granularity: Which values share a scale.
         container: Format in which scales are stored.
         has_global: Whether there is a scale above the scales.
+        global_scale: What the scales are multiplied by; `None` without, or where it is not one number.
+        slack: Relative difference of the global scale, and of what it decodes to, that is none: the file divides by it.
     """
 
     shape: tuple[int, int]
@@ -50,6 +56,8 @@ class Served:
     granularity: Granularity | None = None
     container: FloatFormat | None = None
     has_global: bool = False
+    global_scale: float | None = None
+    slack: float = 0.0
 
     @property
     def dtype(self) -> torch.dtype:
@@ -98,6 +106,8 @@ def read_served(stored: StoredMatrix) -> Served:
             granularity=PerGroup(size=packing.tile_cols),
             container=E4M3,
             has_global=True,
+            global_scale=_global_scale(stored.parts[Part.GLOBAL_SCALE], packing),
+            slack=0.0 if packing.multiplies_global else _RECIPROCAL,
         )
     is_power = packing.scale is ScaleKind.E8M0
     return Served(
@@ -119,6 +129,7 @@ def served_codes(quantized: QuantizedTensor) -> Served:
     """Returns a quantized matrix [R, C] as it is searched."""
     rule = quantized.scheme.scale
     two_level = isinstance(rule, LinearScale) and rule.second_level is not None
+    above = quantized.second_scales
     return Served(
         shape=(quantized.shape[0], quantized.shape[1]),
         codes_RC=quantized.codes,
@@ -127,6 +138,7 @@ def served_codes(quantized: QuantizedTensor) -> Served:
         granularity=quantized.scheme.granularity,
         container=rule.format,
         has_global=two_level,
+        global_scale=float(above) if above is not None and above.numel() == 1 and quantized.offset is None else None,
     )
 
 
@@ -182,35 +194,63 @@ def draw(grouped: Grouped, groups_K: Tensor) -> Grouped:
     )
 
 
-def try_scheme(scheme: Scheme, sample: Grouped, dtype: torch.dtype) -> Compared:
-    """Quantizes groups by a scheme, whatever its granularity, and compares; a global scale cancels.
+def try_scheme(scheme: Scheme, sample: Grouped, served: Served) -> Compared:
+    """Quantizes groups by a scheme, whatever its granularity, and compares.
 
     Args:
         scheme: The scheme.
         sample: Groups of one matrix; with a second level, all of them or those of `choose_groups`.
-        dtype: In which decoded plain values are compared.
+        served: The matrix, which gives the dtype in which plain values are compared, and the global scale.
     """
     as_rows = scheme.model_copy(update={"granularity": PerGroup(size=sample.master_GN.shape[1])})
     predicted = quantize(sample.master_GN, as_rows)
     if sample.values_GN is not None:
-        is_wrong_KM = differs(dequantize(predicted, dtype), sample.values_GN)
+        is_wrong_KM = differs(dequantize(predicted, served.dtype), sample.values_GN)
         return Compared(Misses(values=int(is_wrong_KM.sum())), is_wrong_KM.any(-1))
-    return _compare_codes(predicted, sample)
+    return _compare_codes(predicted, sample, served)
 
 
-def _compare_codes(predicted: QuantizedTensor, sample: Grouped) -> Compared:
+def global_ratio(master: Tensor, served: Served, scheme: Scheme) -> float:
+    """Returns how many times the global scale of a scheme the stored one is; 1 where they are one, or there is none.
+
+    Args:
+        master: [R, C], fp32, bf16 or fp16.
+        served: The same shape.
+        scheme: The scheme, which decides how the global scale is computed.
+    """
+    rule, stored = scheme.scale, served.global_scale
+    if stored is None or not isinstance(rule, LinearScale) or not isinstance(rule.second_level, TwoLevel):
+        return 1.0
+    wanted = float(matrix_scale(master.abs().amax().float().reshape(1, 1), rule.second_level))
+    if _is_near(wanted, stored, served.slack):
+        return 1.0
+    return stored / wanted if wanted else float("inf")
+
+
+def _compare_codes(predicted: QuantizedTensor, sample: Grouped, served: Served) -> Compared:
+    """Compares scales and codes, and the values of groups in which one of them differs.
+
+    A global scale that both sides share cancels. Where they do not share it, every value is compared.
+    """
     assert sample.codes_GN is not None and sample.scales_G is not None
     numbers_K = stored_numbers(predicted).reshape(-1)
     is_scale_K = differs(numbers_K, sample.scales_G)
     is_code_KM = predicted.codes != sample.codes_GN
     is_wrong_K = is_scale_K | is_code_KM.any(-1)
+    above = _other_globals(predicted, served)
+    if above is not None:
+        is_wrong_K = torch.ones_like(is_wrong_K)
     if not is_wrong_K.any():
         return Compared(Misses(), is_wrong_K)
     element = predicted.scheme.element
-    mine = decode(predicted.codes[is_wrong_K], element) * numbers_K[is_wrong_K].unsqueeze(-1)
-    theirs = decode(sample.codes_GN[is_wrong_K], element) * sample.scales_G[is_wrong_K].unsqueeze(-1)
+    wanted, stored = above or (1.0, 1.0)
+    mine = decode(predicted.codes[is_wrong_K], element) * (numbers_K[is_wrong_K] * wanted).unsqueeze(-1)
+    theirs = decode(sample.codes_GN[is_wrong_K], element) * (sample.scales_G[is_wrong_K] * stored).unsqueeze(-1)
     is_value = differs(mine, theirs)
-    misses = Misses(int(is_value.sum()), int(is_scale_K.sum()), int(is_code_KM.sum()))
+    if above is not None and served.slack:
+        is_value &= ~((mine - theirs).abs() <= served.slack * theirs.abs())
+    num_scales = int(is_scale_K.sum()) + (above is not None)
+    misses = Misses(int(is_value.sum()), num_scales, int(is_code_KM.sum()))
     is_wrong_K[is_wrong_K.clone()] = is_value.any(-1)
     return Compared(misses, is_wrong_K)
 
@@ -218,6 +258,29 @@ def _compare_codes(predicted: QuantizedTensor, sample: Grouped) -> Compared:
 def differs(a: Tensor, b: Tensor) -> Tensor:
     """Returns where two tensors differ in value: +0 equals -0, and NaN equals NaN."""
     return (a != b) & ~(a.isnan() & b.isnan())
+
+
+def _global_scale(stored: Tensor, packing: Packing) -> float:
+    """Returns what scales are multiplied by; of a divisor its reciprocal, in double precision."""
+    above = float(stored)
+    if packing.multiplies_global:
+        return above
+    return 1.0 / above if above else float("inf")
+
+
+def _other_globals(predicted: QuantizedTensor, served: Served) -> tuple[float, float] | None:
+    """Returns the global scale that a scheme gives and the stored one; `None` where they are one, or there is none."""
+    rule, stored = predicted.scheme.scale, served.global_scale
+    if stored is None or not isinstance(rule, LinearScale) or not isinstance(rule.second_level, TwoLevel):
+        return None
+    assert predicted.second_scales is not None
+    wanted = float(predicted.second_scales)
+    return None if _is_near(wanted, stored, served.slack) else (wanted, stored)
+
+
+def _is_near(wanted: float, stored: float, slack: float) -> bool:
+    """Says whether two global scales are one; NaN is none."""
+    return wanted == stored or abs(wanted - stored) <= slack * abs(stored) < float("inf")
 
 
 def _members(master_KN: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from quantaudit.cli.identify import identify
+from quantaudit.cli.identify import _percent, _share, identify
 from quantaudit.core.errors import InputError, NotMeasuredError
 
 
@@ -55,3 +55,22 @@ def test_plain_numbers_alone_are_not_measured(written: Path, capsys: pytest.Capt
 def test_a_path_that_is_not_there_is_named(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="absent"):
         run(capsys, written / "absent")
+
+
+@pytest.mark.parametrize("fraction", [1 - 2**-40, 0.99995, 1e-5, 2**-40, 0.5, 0.99989])
+def test_a_share_is_never_rounded_to_all_or_to_nothing(fraction: float) -> None:
+    assert _percent(fraction) not in ("all", "100 %", "0 %")
+    assert _share(fraction) not in ("1.000", "0.000") and _share(1.0) == "1.000"
+    assert (_percent(1.0), _percent(0.0), _percent(0.12345)) == ("all", "0 %", "12.35 %")
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_lines_fit_the_columns_asked_for(
+    written: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    whole = run(capsys, written / "packed", "--master", written / "plain", "--match", "*experts*")[1]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = run(capsys, written / "packed", "--master", written / "plain", "--match", "*experts*")[1]
+    assert max(map(len, whole.splitlines())) > columns
+    assert out.split() == whole.split()
+    assert all(len(line) <= columns or " " not in line.strip() for line in out.splitlines())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quantaudit.core.format import E2M1
 from quantaudit.core.identification import RuleEvidence, Standing
-from quantaudit.identity.histogram import judge_codes, read_codes, weigh
+from quantaudit.identity.histogram import judge_codes, read_all_codes, read_codes, weigh
 from quantaudit.identity.search_sample import served_codes
 from quantaudit.numerics import get_scheme, quantize
 
@@ -104,3 +104,23 @@ def test_a_code_of_minus_eight_excludes_a_divisor_of_seven() -> None:
 def test_scales_that_were_rounded_to_bf16_are_a_fact() -> None:
     quantized = quantize(gaussian(), get_scheme("int4-g32-div8"))  # absmax / 8 of a bf16 number is one
     assert read_codes(served_codes(quantized)).facts[0].startswith("Every scale is a bf16 number")
+
+
+def test_facts_of_several_matrices_hold_for_every_one_or_are_sums() -> None:
+    signless, signed = (quantize(gaussian(), get_scheme("mxfp4-floor")) for _ in range(2))
+    signless.codes[signless.codes == 8] = 0
+    num_zeros = int(signless.codes.eq(0).sum())
+    element, evidence = read_all_codes([served_codes(signless), served_codes(signless)])
+    assert element == "e2m1" and evidence.facts[0].startswith(f"No code 8 (-0) beside {2 * num_zeros} codes 0")
+    assert evidence.num_groups == 2 * read_codes(served_codes(signless)).num_groups
+    assert read_all_codes([served_codes(signless), served_codes(signed)])[1].facts == ()
+
+
+def test_scales_are_powers_of_two_only_where_all_experts_have_such() -> None:
+    generator = torch.Generator().manual_seed(7)
+    noise = torch.randn(64, 64, generator=generator)
+    powers = served_codes(quantize(noise.sign(), get_scheme("int4-g32-div8")))  # absmax / 8 is a power of two
+    others = served_codes(quantize(noise, get_scheme("int4-g32-div8")))
+    assert read_codes(powers).facts == ("Every scale is a power of two in an fp32 tensor.",)
+    for order in ([powers, others], [others, powers]):
+        assert read_all_codes(order)[1].facts == ()

@@ -262,3 +262,82 @@ def test_one_stale_expert_is_named_though_the_divisor_of_a_scale_is_stored(model
         "down": Standing.MISMATCH,
     }
     assert by_role["down"].mismatch is not None and by_role["down"].mismatch.mismatch == "stale"
+
+
+@pytest.mark.parametrize("multiplies", [False, True])
+@pytest.mark.parametrize("factor", [1.0, 2.0, 0.5, 1.25])
+def test_another_global_scale_is_not_explained(models: Path, tmp_path: Path, factor: float, multiplies: bool) -> None:
+    def serve(state: State) -> None:
+        for stem in [key for key in state if key.startswith(LAYER_2)]:
+            source = state.pop(stem)
+            store_nvfp4(state, stem, source)
+            state[f"{stem}_global_scale"] /= factor
+            if multiplies:
+                state[stem] = state.pop(f"{stem}_packed")
+                state[f"{stem}_scale_2"] = source.float().abs().amax() / 2688 * factor
+                del state[f"{stem}_global_scale"]
+
+    served = changed(models, "plain", serve, tmp_path / "served")
+    found = identify(served, master=models / "plain", match="layers.2.experts.*", threads=1)
+    assert found.exit_code is (ExitCode.PASS if factor == 1 else ExitCode.REJECTED) and len(found.tensors) == 3
+    for tensor in found.tensors if factor != 1 else ():
+        assert tensor.standing in (Standing.UNKNOWN, Standing.MISMATCH)
+        assert tensor.mismatch is not None or f"is {factor:g} times that of nvfp4" in tensor.note
+
+
+def test_up_under_the_global_scale_of_gate_is_not_explained(models: Path, tmp_path: Path) -> None:
+    def serve(state: State) -> None:
+        for stem in [key for key in state if key.startswith(LAYER_2)]:
+            store_nvfp4(state, stem, state.pop(stem))
+        for stem in [key for key in state if key.startswith(LAYER_2) and key.endswith(".w3.weight_global_scale")]:
+            state[stem] = state[stem.replace(".w3.", ".w1.")].clone()
+
+    served = changed(models, "plain", serve, tmp_path / "served")
+    found = identify(served, master=models / "plain", match="layers.2.experts.*", threads=1)
+    by_role = {tensor.name.rpartition(".")[2]: tensor for tensor in found.tensors}
+    assert by_role["gate"].standing is by_role["down"].standing is Standing.EXPLAINED
+    up = by_role["up"]
+    assert up.standing is Standing.MISMATCH and up.mismatch is not None
+    assert (up.mismatch.mismatch, up.mismatch.serve[:12]) == ("shared-scale", "that of gate")
+
+
+def test_an_expert_that_is_not_served_leaves_its_tensors_partly_explained(models: Path, tmp_path: Path) -> None:
+    def drop(state: State) -> None:
+        for key in [key for key in state if key.startswith(f"{LAYER_2}.1.")]:
+            del state[key]
+
+    path = changed(models, "mxfp4-even", drop, tmp_path / "served")
+    found = identify(path, master=models / "plain", match="layers.2.experts.*", threads=1)
+    assert found.exit_code is ExitCode.REJECTED and len(found.tensors) == 3
+    for tensor in found.tensors:
+        assert tensor.standing is Standing.PARTLY and tensor.num_matrices == 5 and tensor.scheme == "mxfp4-even"
+        assert tensor.note == "1 of its experts is not served, the first 1"
+
+
+def test_facts_are_those_of_all_experts(models: Path, tmp_path: Path) -> None:
+    def drop_signs(state: State, but: str) -> None:
+        for key in [key for key in state if key.startswith(LAYER_2) and key.endswith("_packed")]:
+            if but not in key:
+                low, high = state[key] & 15, state[key] >> 4
+                low[low == 8], high[high == 8] = 0, 0
+                state[key] = low | high << 4
+
+    for but, is_fact in (("none", True), (".experts.3.", False)):
+        path = changed(models, "mxfp4-even", lambda state, but=but: drop_signs(state, but), tmp_path / but)  # type: ignore[misc]
+        for tensor in identify(path, match="layers.2.experts.*", threads=1).tensors:
+            assert tensor.evidence is not None and tensor.num_matrices == 6
+            assert any("the sign of zero is dropped" in fact for fact in tensor.evidence.facts) is is_fact
+
+
+def test_an_expert_without_codes_is_not_explained_by_those_of_the_others(models: Path, tmp_path: Path) -> None:
+    plain = load_file(models / "plain" / WEIGHTS)
+
+    def unpack(state: State) -> None:
+        stem = f"{LAYER_2}.3.w2.weight"
+        del state[f"{stem}_packed"], state[f"{stem}_scale"]
+        state[stem] = plain[stem]
+
+    path = changed(models, "mxfp4-ceil", unpack, tmp_path / "served")
+    (tensor,) = identify(path, match="layers.2.experts.down", threads=1).tensors
+    assert tensor.standing is Standing.UNKNOWN and tensor.num_matrices == 6
+    assert tensor.note == "1 of its experts is served without codes, the first 3"

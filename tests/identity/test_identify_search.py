@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from quantaudit.core.scheme import (
     Tie,
 )
 from quantaudit.identity.search import Found, is_related, search
-from quantaudit.identity.search_sample import served_codes, served_values
+from quantaudit.identity.search_sample import Served, global_ratio, served_codes, served_values
 from quantaudit.numerics import dequantize, get_scheme, quantize
 
 
@@ -128,3 +130,40 @@ def test_a_quantization_is_related_to_its_master_and_to_no_other(name: str) -> N
     served = served_codes(quantize(master, get_scheme(name)))
     assert is_related(master, served)
     assert not is_related(master.flip(0), served)
+
+
+def with_global(name: str, factor: float, *, slack: float) -> Served:
+    """What NVFP4 serves of the hard master, its global scale times a factor."""
+    served = served_codes(quantize(hard_master(torch.bfloat16), get_scheme(name)))
+    assert served.global_scale is not None
+    return replace(served, global_scale=served.global_scale * factor, slack=slack)
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5, 1.25, 1 + 2**-9])
+@pytest.mark.parametrize("slack", [0.0, 2**-21])
+def test_another_global_scale_gives_no_value(factor: float, slack: float) -> None:
+    master, served = hard_master(torch.bfloat16), with_global("nvfp4", factor, slack=slack)
+    found = search(master, served)
+    assert found is not None and not found.is_exact
+    # A code of zero is zero under any scale, and nothing else is equal.
+    assert served.codes_RC is not None and served.scales_TT is not None
+    zero_scales = served.scales_TT.repeat_interleave(16, dim=1) == 0
+    num_zeros = int(((served.codes_RC & 7 == 0) | zero_scales).sum())
+    assert found.misses == (master.numel() - num_zeros, 1, 0)
+    assert global_ratio(master, served, found.scheme) == pytest.approx(factor, rel=2**-23)
+
+
+def test_a_rounded_divisor_is_the_same_global_scale_and_a_rounded_multiplier_is_not() -> None:
+    master = hard_master(torch.bfloat16)
+    by_divisor, by_multiplier = (with_global("nvfp4", 1 + 2**-22, slack=slack) for slack in (2**-21, 0.0))
+    divided, multiplied = search(master, by_divisor), search(master, by_multiplier)
+    assert divided is not None and divided.misses == (0, 0, 0)
+    assert multiplied is not None and not multiplied.is_exact
+
+
+def test_scales_that_undo_another_global_scale_are_another_encoding() -> None:
+    master, served = hard_master(torch.bfloat16), with_global("nvfp4", 0.5, slack=0.0)
+    assert served.scales_TT is not None
+    served = replace(served, scales_TT=served.scales_TT * 2)
+    found = search(master, served)
+    assert found is not None and found.is_exact and found.misses.scales > 0
