@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quantaudit.cli.shares import format_percent
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -78,10 +80,12 @@ def describe_comparison(comparison: Comparison) -> Iterator[str]:
 def _explanation(diagnosis: Diagnosis) -> Iterator[str]:
     tensors = f"{len(diagnosis.tensors):,} tensor{'' if len(diagnosis.tensors) == 1 else 's'}"
     if not diagnosis.field:
-        share = _percent(diagnosis.explains)
+        share = format_percent(diagnosis.explains)
         yield f"explained: {diagnosis.mismatch} gives {share} of the values of {tensors} from their unquantized side"
         return
-    share = f"accounts for {_percent(diagnosis.explains)} of what differs" if diagnosis.explains else "by codes alone"
+    share = (
+        f"accounts for {format_percent(diagnosis.explains)} of what differs" if diagnosis.explains else "by codes alone"
+    )
     yield f"explained: {diagnosis.kind} {diagnosis.mismatch}, {share} in {tensors}"
     yield f"    {diagnosis.field}: {diagnosis.train} in a, {diagnosis.serve} in b"
 
@@ -142,7 +146,3 @@ def _place(first: FirstDifference) -> str:
     if first.a_scale is not None and first.b_scale is not None and first.a_scale != first.b_scale:
         text += f"; scales {first.a_scale.value:.9g} and {first.b_scale.value:.9g}"
     return text
-
-
-def _percent(fraction: float) -> str:
-    return "all" if fraction == 1 else f"{100 * fraction:.2f} %"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quantaudit.cli.shares import format_percent
+
 if TYPE_CHECKING:
     from quantaudit.core.identification import Identification, TensorIdentification
 
@@ -19,7 +21,6 @@ _SHOWN_GROUPS = 4
 _SHOWN_ALTERNATIVES = 2
 _SHOWN_RULES = 4
 _SHOWN_NAMES = 2
-_LEAST = 1e-4  # of four digits, below one; a share nearer to none or to all is not rounded to it
 _LEAST_WIDTH = 40
 
 Served = Annotated[Path, typer.Argument(metavar="SERVED", help="Checkpoint folder, .safetensors or .gguf file.")]
@@ -130,16 +131,16 @@ def _describe(tensors: list[TensorIdentification], *, is_brief: bool) -> Iterato
     if first.scheme:
         share = _least(tensors)
         fault = " and the fault below give" if first.mismatch is not None else " gives"
-        given = "" if share is None else f"{fault} {_percent(share)} of the values"
+        given = "" if share is None else f"{fault} {format_percent(share)} of the values"
         yield f"    {first.scheme}{given}"
     if first.mismatch is not None:
         named = first.mismatch
         yield f"    {named.kind} {named.mismatch}: {named.sentence}"
         yield f"    {named.field}: {named.train} in training, {named.serve} in serving; accounts for " + (
-            f"{_percent(named.explains)} of what differs"
+            f"{format_percent(named.explains)} of what differs"
         )
         if first.runner_up is not None:
-            yield f"    next: {first.runner_up.mismatch}, {_percent(first.runner_up.explains)}"
+            yield f"    next: {first.runner_up.mismatch}, {format_percent(first.runner_up.explains)}"
     elif not is_brief:
         yield from _alternatives(first)
     if first.evidence is not None:
@@ -168,7 +169,7 @@ def _alternatives(tensor: TensorIdentification) -> Iterator[str]:
 
     word = "not told apart from" if tensor.standing is Standing.EXPLAINED else "next"
     for other in tensor.alternatives[:_SHOWN_ALTERNATIVES]:
-        yield f"    {word} {other.scheme} ({_percent(other.explains)} of {other.num_checked:,} values)"
+        yield f"    {word} {other.scheme} ({format_percent(other.explains)} of {other.num_checked:,} values)"
 
 
 def _evidence(tensor: TensorIdentification, *, is_brief: bool) -> Iterator[str]:
@@ -180,17 +181,6 @@ def _evidence(tensor: TensorIdentification, *, is_brief: bool) -> Iterator[str]:
     for rule in evidence.rules[: 1 if is_brief else _SHOWN_RULES]:
         yield f"    {rule.rule}: {rule.why}"
     yield from (f"    {fact}" for fact in evidence.facts)
-
-
-def _percent(fraction: float) -> str:
-    """Returns a share as it is read: what is not all is never printed as 100 %, nor what is not nothing as 0 %."""
-    if fraction == 1:
-        return "all"
-    if 0 < fraction < _LEAST:
-        return f"less than {100 * _LEAST:g} %"
-    if fraction > 1 - _LEAST:
-        return f"more than {100 * (1 - _LEAST):g} %"
-    return f"{100 * fraction:.4g} %"
 
 
 def _share(fraction: float) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from quantaudit.cli.identify import _percent, _share, identify
+from quantaudit.cli.identify import _share, identify
+from quantaudit.cli.shares import format_percent
 from quantaudit.core.errors import InputError, NotMeasuredError
 
 
@@ -59,9 +60,9 @@ def test_a_path_that_is_not_there_is_named(written: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("fraction", [1 - 2**-40, 0.99995, 1e-5, 2**-40, 0.5, 0.99989])
 def test_a_share_is_never_rounded_to_all_or_to_nothing(fraction: float) -> None:
-    assert _percent(fraction) not in ("all", "100 %", "0 %")
+    assert format_percent(fraction) not in ("all", "100 %", "0 %")
     assert _share(fraction) not in ("1.000", "0.000") and _share(1.0) == "1.000"
-    assert (_percent(1.0), _percent(0.0), _percent(0.12345)) == ("all", "0 %", "12.35 %")
+    assert (format_percent(1.0), format_percent(0.0), format_percent(0.12345)) == ("all", "0 %", "12.35 %")
 
 
 @pytest.mark.parametrize("columns", [80, 60])
