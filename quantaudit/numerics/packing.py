@@ -61,9 +61,15 @@ def unpack(packed: Tensor, layout: Layout, *, dtype: torch.dtype = torch.uint8, 
         layout: As for `pack`.
         dtype: uint8 for unsigned codes, int8 for signed ones.
         num_codes: Length of the last axis of the codes, where the packed one was filled.
+
+    Raises:
+        TypeError: If packed codes are of another dtype.
     """
     if layout is Layout.BYTES:
         return packed
+    stored = torch.int32 if layout is Layout.INT32_WORDS else torch.uint8
+    if packed.dtype != stored:
+        raise TypeError(f"packed codes of {packed.dtype}, where the layout {layout} has {stored}")
     match layout:
         case Layout.INT32_WORDS:
             nibbles = _part_pairs(_bytes_of_words(packed), Layout.LOW_NIBBLE_FIRST)

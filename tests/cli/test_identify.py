@@ -69,6 +69,7 @@ def test_a_share_is_never_rounded_to_all_or_to_nothing(fraction: float) -> None:
 def test_lines_fit_the_columns_asked_for(
     written: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     whole = run(capsys, written / "packed", "--master", written / "plain", "--match", "*experts*")[1]
     monkeypatch.setenv("COLUMNS", str(columns))
     out = run(capsys, written / "packed", "--master", written / "plain", "--match", "*experts*")[1]

@@ -17,9 +17,8 @@ torch.set_num_threads(1)
 kept = sys.argv[1] == "kept" and keep_freed_memory()
 def work():
     for _ in range(50):
-        a = torch.ones(1 << 20)
-        b = a + 1
-        del a, b
+        blocks = [torch.ones(1 << 20) for _ in range(12)]
+        del blocks
 work()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 work()

@@ -36,6 +36,13 @@ def test_codes_may_lie_anywhere_in_memory(layout: Layout, dtype: torch.dtype) ->
     assert torch.equal(pack(odd[1:], layout), expected)
 
 
+@pytest.mark.parametrize("layout", PACKED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int8])
+def test_packed_codes_of_another_dtype_are_refused(layout: Layout, dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match="packed codes of torch"):
+        unpack(torch.zeros(2, 16, dtype=dtype), layout)
+
+
 def test_low_and_high_nibble_order() -> None:
     codes = torch.tensor([1, 2, 3, 4], dtype=torch.uint8)
     assert pack(codes, Layout.LOW_NIBBLE_FIRST).tolist() == [0x21, 0x43]
