@@ -11,10 +11,10 @@ import pytest
 from quantaudit.core.heap import keep_freed_memory
 
 _COUNT = """
-import resource, sys, torch
+import resource, torch
 from quantaudit.core.heap import keep_freed_memory
 torch.set_num_threads(1)
-kept = sys.argv[1] == "kept" and keep_freed_memory()
+kept = keep_freed_memory()
 def work():
     for _ in range(5):
         blocks = [torch.ones(1 << 20) for _ in range(40)]  # 160 MB: glibc never keeps more than 64 by itself
@@ -26,19 +26,19 @@ print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def count_faults(how: str) -> tuple[int, int]:
+def count_faults() -> tuple[int, int]:
     """Returns whether memory is kept, and the page faults of work that frees and allocates."""
-    ended = subprocess.run([sys.executable, "-c", _COUNT, how], capture_output=True, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, text=True, check=True)
     kept, faults = ended.stdout.split()
     return int(kept), int(faults)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs a C library with mallopt")
 def test_memory_that_is_kept_is_not_faulted_in_again() -> None:
-    kept, few = count_faults("kept")
-    _, many = count_faults("as it is")
+    kept, faults = count_faults()
+    # 200,000 pages are touched. What glibc does by itself depends on what lies at the end of the heap: none or all.
     assert kept == 1
-    assert few < many / 10
+    assert faults < 2_000
 
 
 def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
