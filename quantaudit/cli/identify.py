@@ -141,7 +141,10 @@ def _describe(tensors: list[TensorIdentification], *, is_brief: bool) -> Iterato
         )
         if first.runner_up is not None:
             yield f"    next: {first.runner_up.mismatch}, {format_percent(first.runner_up.explains)}"
-    elif not is_brief:
+    elif first.runner_up is not None:
+        nearest = f"{first.runner_up.mismatch}, {format_percent(first.runner_up.explains)} of what differs"
+        yield f"    no fault is named; nearest: {nearest}"
+    if first.mismatch is None and not is_brief:
         yield from _alternatives(first)
     if first.evidence is not None:
         yield from _evidence(first, is_brief=is_brief)

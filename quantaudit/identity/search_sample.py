@@ -25,9 +25,6 @@ from quantaudit.numerics.rounding import decode
 from quantaudit.numerics.scales import matrix_scale
 
 MAX_MEMBERS = 256
-# A file may hold the reciprocal of a global scale. It, dividing by it, and one product more on either side are five
-# roundings of at most 2^-24; a scale that was made otherwise is off by far more.
-_RECIPROCAL = 2.0**-21
 _FORMATS = {torch.float32: FP32, torch.bfloat16: BF16, torch.float16: FP16}
 
 
@@ -107,7 +104,7 @@ def read_served(stored: StoredMatrix) -> Served:
             container=E4M3,
             has_global=True,
             global_scale=_global_scale(stored.parts[Part.GLOBAL_SCALE], packing),
-            slack=0.0 if packing.multiplies_global else _RECIPROCAL,
+            slack=stored.slack,
         )
     is_power = packing.scale is ScaleKind.E8M0
     return Served(

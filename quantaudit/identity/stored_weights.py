@@ -16,10 +16,6 @@ from quantaudit.identity.mismatches.protocol import Weight
 from quantaudit.numerics.catalogue import bundled_schemes
 from quantaudit.numerics.reference import QuantizedTensor
 
-# The reciprocal, dividing by it instead of multiplying by the scale, and one product more on either side: five
-# roundings of at most 2^-24. Products of E2M1 and E4M3 that are not equal differ by 2^-6.
-_RECIPROCAL = 2.0**-21
-
 
 def read_weight(tensor: LogicalTensor, numbers: list[int]) -> Weight:
     """Reads some matrices of a tensor, [E, R, C] of experts and [R, C] of a dense one; values in their own dtype."""
@@ -28,14 +24,7 @@ def read_weight(tensor: LogicalTensor, numbers: list[int]) -> Weight:
     scheme = _scheme_of(stored)
     quantized = None if scheme is None else _quantized(stored, scheme, is_stack=tensor.is_stack)
     joined = torch.stack(values) if tensor.is_stack else values[0]
-    return Weight(values=joined, quantized=quantized, slack=max(_slack(one) for one in stored))
-
-
-def _slack(stored: StoredMatrix) -> float:
-    """Returns how far values are from those of a quantizer that multiplies by the scale whose reciprocal is stored."""
-    packing = stored.packing
-    divides = packing is not None and Part.GLOBAL_SCALE in stored.parts and not packing.multiplies_global
-    return _RECIPROCAL if divides else 0.0
+    return Weight(values=joined, quantized=quantized, slack=max(one.slack for one in stored))
 
 
 def granularities_of(packing: Packing, shape: tuple[int, int]) -> list[Granularity]:

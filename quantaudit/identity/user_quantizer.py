@@ -117,7 +117,10 @@ def load_user_quantizer(target: str) -> UserQuantizer:
         InputError: If it cannot be imported, or cannot be called.
     """
     try:
-        function = pkgutil.resolve_name(target)
+        with redirect_stdout(sys.stderr):
+            function = pkgutil.resolve_name(target)
+    except MemoryError:
+        raise
     except _FAULTS as error:
         said = " ".join(str(error).split())
         raise InputError(

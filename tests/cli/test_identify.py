@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from quantaudit.cli.identify import _share, identify
+from quantaudit.cli.identify import _share, describe_identification, identify
 from quantaudit.cli.shares import format_percent
 from quantaudit.core.errors import InputError, NotMeasuredError
+from quantaudit.core.identification import Identification, NamedMismatch, Standing, TensorIdentification
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
@@ -76,3 +77,15 @@ def test_lines_fit_the_columns_asked_for(
     assert max(map(len, whole.splitlines())) > columns
     assert out.split() == whole.split()
     assert all(len(line) <= columns or " " not in line.strip() for line in out.splitlines())
+
+
+def test_what_convinces_nobody_is_shown_as_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    hint = NamedMismatch(
+        kind="K13", mismatch="quantized-twice", sentence="", field="passes", train="once", serve="twice", explains=0.24
+    )
+    tensor = TensorIdentification(
+        name="layers.2.experts.down", standing=Standing.UNKNOWN, shape=(2, 2), num_matrices=1, storage="mxfp4",
+        scheme="mxfp4-even", explains=0.5, runner_up=hint,
+    )  # fmt: skip
+    lines = list(describe_identification(Identification(served="a", master="b", tensors=(tensor,), num_unquantized=0)))
+    assert "    no fault is named; nearest: quantized-twice, 24 % of what differs" in lines

@@ -28,6 +28,10 @@ from quantaudit.numerics.packing import unpack
 from quantaudit.numerics.rounding import decode
 
 PIECE = 1 << 16  # values decoded at a time: larger temporaries cost more page faults than arithmetic
+# A file may hold the reciprocal of a global scale. It, dividing by it instead of multiplying by the scale, and one
+# product more on either side are five roundings of at most 2^-24. A scale that was made otherwise is off by far more,
+# and products of E2M1 and E4M3 that are not equal differ by 2^-6.
+_RECIPROCAL = 2.0**-21
 
 
 class Part(StrEnum):
@@ -94,6 +98,12 @@ class StoredMatrix:
     def dtype(self) -> torch.dtype | None:
         """Returns the dtype of plain numbers; `None` for quantized ones, whose dtype is the reader's choice."""
         return self.parts[Part.NUMBERS].dtype if self.packing is None and self.is_decodable else None
+
+    @property
+    def slack(self) -> float:
+        """Returns how far, at most, values are off those of the quantizer whose scale's reciprocal is stored."""
+        divides = self.packing is not None and Part.GLOBAL_SCALE in self.parts and not self.packing.multiplies_global
+        return _RECIPROCAL if divides else 0.0
 
     def codes(self, rows: slice) -> Tensor:
         """Returns codes of some rows, [R, C] uint8, or int8 for integers."""
